@@ -169,7 +169,7 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("self._world.send(self._view(piece), owner)", "pass", "a process keeps the old weights of the others"),
         ("gradient.view(-1)[piece.first : piece.end]", "gradient.view(-1)[: piece.end - piece.first]",
          "the gradient of the first numbers"),
-        ('target = stepped if kind == "master" else', "target =", "a copy begins anew from the rounded weights"),
+        ('target = stepped if kind == "master" else', "target =", "a copy starts again from the rounded weights"),
         ("first - self.first : end - self.first", ": end - first", "the state of the first numbers of a part"),
         ('"" if self._whole(piece) else f"/{piece.first}"', '""', "parts of a weight under one name"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def save(
 
 
 def _write(progress: Progress, learner: Learner, place: Path) -> None:
-    try:
+    with _full_disks():
         if lora.has_adapters(learner.policy.model):
             lora.save(learner.policy.model, place / MODEL)
         else:
@@ -95,8 +96,6 @@ def _write(progress: Progress, learner: Learner, place: Path) -> None:
             save_file(_weights(learner, learner.reference.model), place / REFERENCE)
         if progress.queued:
             progress.queued.save(place / QUEUE)
-    except SafetensorError as error:  # the library's own for a disk that is full
-        raise OSError(str(error)) from error
     if progress.history:
         write_json(place / HISTORY, {prompt: asdict(visits) for prompt, visits in progress.history.items()})
     if progress.retired != Retired():
@@ -104,16 +103,25 @@ def _write(progress: Progress, learner: Learner, place: Path) -> None:
 
 
 def write_optimizers(learner: Learner, place: Path) -> None:
-    """Write what the optimizers of this process hold into a folder, a file each."""
-    for name, optimizer in _optimizers(learner):
-        save_file(optimizer.state(), place / file_of(name, learner))
+    """Write what the optimizers of this process hold into a folder, a file each.
 
-
-def file_of(name: str, learner: Learner) -> str:
-    """Return the file in which a process keeps its share of an optimizer."""
+    Raises:
+        OSError: they cannot be written.
+    """
     world = learner.world
     share = f"-{world.rank + 1:05d}-of-{world.size:05d}" if learner.optimizer.sharded else ""
-    return f"{name}{share}.safetensors"
+    with _full_disks():
+        for name, optimizer in _optimizers(learner):
+            save_file(optimizer.state(), place / f"{name}{share}.safetensors")
+
+
+@contextmanager
+def _full_disks() -> Iterator[None]:
+    """Raise the usual error where safetensors raises its own: for a disk that is full."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def read(place: Path, run: str) -> Progress:

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.native.checkpoint import write_optimizers
 from paribus_runners.native.learner import Learner
@@ -38,7 +36,7 @@ class Parts:
     def __init__(self, attempt: RunFolder, learner: Learner) -> None:
         self._folder, self._learner, self._world = attempt.path / "parts", learner, learner.world
         self._newest = -1
-        self.needed = learner.optimizer.sharded
+        self._needed = learner.optimizer.sharded
 
     @contextmanager
     def noting_an_early_end(self) -> Iterator[None]:
@@ -46,28 +44,24 @@ class Parts:
         try:
             yield
         except BaseException:
-            if self.needed and not self._world.writes:
+            if self._needed and not self._world.writes:
                 self._folder.mkdir(exist_ok=True)
                 self._gone(self._world.rank).touch()
             raise
 
     def put(self, step: int) -> None:
-        """Write this process's part of the checkpoint after ``step``, once.
+        """Write this process's part of the checkpoint after ``step``, once; nothing if all is in the first process.
 
         Raises:
             OSError: it cannot be written.
         """
-        if step == self._newest:
+        if not self._needed or step == self._newest:
             return
         place, written = self._place(step), self._folder / f"writing-{self._world.rank}"
         written.mkdir(parents=True, exist_ok=True)
         place.mkdir(exist_ok=True)
-        try:
-            write_optimizers(self._learner, written)
-        except SafetensorError as error:  # the library's own for a disk that is full
-            raise OSError(str(error)) from error
-        own = place / str(self._world.rank)
-        written.replace(own)
+        write_optimizers(self._learner, written)
+        written.replace(place / str(self._world.rank))
         self._newest = step
 
     def take(self, step: int, checkpoint: Path) -> None:
@@ -76,7 +70,7 @@ class Parts:
         Raises:
             PartMissing: a process has ended without its part.
         """
-        if not self.needed:
+        if not self._needed:
             return
         place = self._place(step)
         try:

@@ -111,15 +111,23 @@ class Held:
             recipe: says whether there is a reference or a critic, and what is in bfloat16, dealt out or offloaded.
             gradients: whether the policy's gradients are there; they are freed before each update.
         """
-        weight, held = of_weight(recipe.model), ceil(self.trained * of_optimizer(recipe, self.processes))
-        still = self.weights - (self.trained if self.inside else 0)
-        shared = still * self.frozen if self.trained < self.weights else 0
-        found = shared + self.trained * (weight + (FULL if gradients else 0)) + held
+        found = self.still + self.moving(recipe, gradients=gradients)
         if has_reference(recipe) and "reference" not in recipe.compute.offload:
-            found += self.trained * weight
+            found += self.trained * of_weight(recipe.model)
         if recipe.auxiliary.value is not None:
-            found += self.trained * (weight + FULL) + held
+            found += self.moving(recipe)
         return found
+
+    @property
+    def still(self) -> int:
+        """Bytes of the weights that are not trained."""
+        numbers = self.weights - (self.trained if self.inside else 0)
+        return numbers * self.frozen if self.trained < self.weights else 0
+
+    def moving(self, recipe: Recipe, *, gradients: bool = True) -> int:
+        """Return the bytes of the weights that are trained, of their gradients, moments and masters."""
+        each = of_weight(recipe.model) + of_optimizer(recipe, self.processes) + (FULL if gradients else 0)
+        return ceil(self.trained * each)
 
     def reference(self, recipe: Recipe) -> int:
         """Return the bytes of a reference that is in host memory where it does not compute."""

@@ -19,8 +19,7 @@ from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import ROUTERS, Lora, Model, Recipe
 from paribus_runners.native import chat
 from paribus_runners.native.frozen import chosen, is_head
-from paribus_runners.native.memory import FULL as GRADIENT
-from paribus_runners.native.memory import Architecture, Device, Held, Phases, of_optimizer, of_weight
+from paribus_runners.native.memory import Architecture, Device, Held, Phases, of_weight
 
 FROZEN = {"float32": 4, "bfloat16": 2}
 """Bytes of a parameter beside adapters, by `model.dtype`."""
@@ -89,33 +88,28 @@ class ModelFiles:
         """
         if not self.shapes:
             return []
-        model, numbers, weight = recipe.model, self.numbers, of_weight(recipe.model)
-        each, before = "each process of a run", "before activations and samples"
         counts = (processes,) if processes else PROCESSES if recipe.compute.sharding == "optimizer" else (1,)
-        if len(counts) > 1:
-            each = f"each of {', '.join(map(str, counts[:-1]))} or {counts[-1]} processes of a run"
-        rest = f"in {each}, {before}"
-
-        def sizes(trained: int, still: int = 0) -> str:
-            numbers = (weight + GRADIENT + of_optimizer(recipe, n) for n in counts)
-            return ", ".join(_bytes(still + trained * x) for x in numbers)
-
-        offloaded = " and moments" if "optimizer" not in recipe.compute.offload else ""
-        beside = "" if offloaded else "; moments are in host memory"
-        if (trained := self._trained(model)) < numbers:
-            size = sizes(trained, weight * (numbers - trained))
+        several = f" of {', '.join(map(str, counts[:-1]))} or {counts[-1]} processes" if len(counts) > 1 else " process"
+        rest = f"in each{several} of a run, before activations and samples"
+        here = "optimizer" not in recipe.compute.offload
+        moving, beside = ("gradients and moments", "") if here else ("gradients", "; moments are in host memory")
+        held = [self._held(recipe, count) for count in counts]
+        numbers, still = self.numbers, held[0].still
+        sizes = [each.moving(recipe) for each in held]
+        if recipe.model.lora is not None:
+            added = ", ".join(map(_bytes, sizes))
             return [
-                f"memory: {numbers:,} parameters, of which {trained:,} are trained; weights, and gradients{offloaded} "
+                f"memory: {numbers:,} parameters in {recipe.model.dtype} take {_bytes(still)}, and "
+                f"{held[0].trained:,} of adapters with {moving} {added}, {rest}{beside}"
+            ]
+        size = ", ".join(_bytes(still + each) for each in sizes)
+        if held[0].inside:
+            return [
+                f"memory: {numbers:,} parameters, of which {held[0].trained:,} are trained; weights, and {moving} "
                 f"of these, take {size} {rest}{beside}"
             ]
-        if model.lora is None:
-            what = f"weights, gradients{offloaded}" if offloaded else "weights and gradients"
-            return [f"memory: {numbers:,} parameters; {what} take {sizes(numbers)} {rest}{beside}"]
-        added = self._adapters(model.lora)
-        return [
-            f"memory: {numbers:,} parameters in {model.dtype} take {_bytes(FROZEN[model.dtype] * numbers)}, and "
-            f"{added:,} of adapters with gradients{offloaded} {sizes(added)}, {rest}{beside}"
-        ]
+        what = f"weights, {moving}" if here else f"weights and {moving}"
+        return [f"memory: {numbers:,} parameters; {what} take {size} {rest}{beside}"]
 
     def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int, processes: int | None = None) -> list[str]:
         """Return a line on the peak memory of each phase.
@@ -129,20 +123,14 @@ class ModelFiles:
             prompt: tokens of the longest prompt; 0: not known.
             processes: of the run; ``None``: not known.
         """
-        model, lora = Architecture.of(self.config), recipe.model.lora
+        model = Architecture.of(self.config)
         if model is None or not self.shapes or not prompt or self.faults or other_reference(recipe) is not None:
             return []
         if recipe.turns.kind != "single":
             return []
-        numbers = self.numbers
-        trained = self._trained(recipe.model)
         sharded = recipe.compute.sharding == "optimizer"
         count = processes or (PROCESSES[-1] if sharded else 1)
-        weight = of_weight(recipe.model)
-        held = Held(weights=numbers, trained=trained, frozen=weight, inside=trained < numbers, processes=count)
-        if lora is not None:
-            frozen = FROZEN[recipe.model.dtype]
-            held = Held(weights=numbers, trained=self._adapters(lora), frozen=frozen, processes=count)
+        held = self._held(recipe, count)
         shown = []
         places: tuple[tuple[Device, str], ...] = (("cuda", "a GPU"), ("cpu", "CPU cores"))
         for device, place in places:
@@ -169,6 +157,15 @@ class ModelFiles:
         if any("experts" in name.split(".") for name in self.shapes):
             return {}
         return {name: shape for name, shape in self.shapes.items() if not (tied and is_head(name))}
+
+    def _held(self, recipe: Recipe, processes: int) -> Held:
+        """Return what one of some processes holds."""
+        model, numbers = recipe.model, self.numbers
+        if model.lora is not None:
+            added, frozen = self._adapters(model.lora), FROZEN[model.dtype]
+            return Held(weights=numbers, trained=added, frozen=frozen, processes=processes)
+        trained, weight = self._trained(model), of_weight(model)
+        return Held(weights=numbers, trained=trained, frozen=weight, inside=trained < numbers, processes=processes)
 
     def _trained(self, model: Model) -> int:
         """Return how many numbers are trained; all if an entry means none, which others report."""

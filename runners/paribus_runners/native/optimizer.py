@@ -119,10 +119,10 @@ class Adam:
         self._world.sum_gradients(self._gradients)
         norm = float(torch.nn.utils.clip_grad_norm_(self._gradients, math.inf if limit is None else limit))
         for piece, stepped in zip(self._pieces, self._stepped, strict=True):
-            if stepped is not self.weights[piece.weight]:
-                gradient = self._gradients[piece.weight].grad
-                own = None if gradient is None else gradient.view(-1)[piece.first : piece.end].view(stepped.shape)
-                stepped.grad = None if own is None else own.to(stepped.device)
+            gradient = self._gradients[piece.weight].grad
+            if stepped is not self.weights[piece.weight] and gradient is not None:
+                own = gradient.view(-1)[piece.first : piece.end].view(stepped.shape)
+                stepped.grad = own.to(stepped.device)
         self._adam.step()
         self._take_over()
         return norm
@@ -133,7 +133,7 @@ class Adam:
         for piece, stepped in zip(self._pieces, self._stepped, strict=True):
             if stepped is not self.weights[piece.weight]:
                 stepped.grad = None
-                if self._apart(stepped, piece):
+                if self._copied(piece):
                     self._view(piece).copy_(stepped.view(-1))
         for owner, pieces in enumerate(self._shares if self.sharded else ()):
             for piece in pieces:
@@ -162,21 +162,18 @@ class Adam:
         Raises:
             ValueError: a part of a weight is missing.
         """
-        entries = [entry for part in parts for entry in _entries(part)]
         by_name = dict[str, list[_Entry]]()
-        for entry in entries:
+        for entry in (entry for part in parts for entry in _entries(part)):
             by_name.setdefault(entry.name, []).append(entry)
         for piece, stepped in zip(self._pieces, self._stepped, strict=True):
-            if self._apart(stepped, piece):
+            if self._copied(piece):
                 stepped.copy_(self._view(piece).view(stepped.shape))
             name = self._names[piece.weight]
-            state = dict[str, Tensor]()
-            for entry in by_name.get(name, ()):
-                if entry.kind == "step":
-                    state["step"] = entry.values.clone().to(stepped.device)
-            for kind in sorted({entry.kind for entry in by_name.get(name, ())} - {"step"}):
+            saved = by_name.get(name, [])
+            state = {x.kind: x.values.clone().to(stepped.device) for x in saved if x.kind == "step"}
+            for kind in sorted({x.kind for x in saved} - {"step"}):
                 target = stepped if kind == "master" else torch.empty_like(stepped)
-                filled = sum(entry.copy_to(target, piece) for entry in by_name[name] if entry.kind == kind)
+                filled = sum(x.copy_to(target, piece) for x in saved if x.kind == kind)
                 if filled != stepped.numel():
                     raise ValueError(f"{kind} of {name} is there for {filled} of {stepped.numel()} numbers")
                 if kind != "master":
@@ -187,15 +184,15 @@ class Adam:
     def _master(self, piece: Piece) -> Tensor:
         """Return what AdamW steps for a piece: the weight, a part of it, or a float32 copy."""
         weight = self.weights[piece.weight]
-        if self._host or weight.dtype.itemsize < 4:
+        if self._copied(piece):
             device = torch.device("cpu") if self._host else weight.device
             dtype = torch.promote_types(weight.dtype, torch.float32)
             copied = self._view(piece).to(device, dtype, copy=True)
             return nn.Parameter(copied.view(weight.shape) if self._whole(piece) else copied)
         return weight if self._whole(piece) else nn.Parameter(self._view(piece))
 
-    def _apart(self, stepped: Tensor, piece: Piece) -> bool:
-        return stepped.data_ptr() != self._view(piece).data_ptr()
+    def _copied(self, piece: Piece) -> bool:
+        return self._host or self.weights[piece.weight].dtype.itemsize < 4
 
     def _whole(self, piece: Piece) -> bool:
         return piece.end - piece.first == self.weights[piece.weight].numel()

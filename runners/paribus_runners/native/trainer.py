@@ -278,8 +278,7 @@ class Trainer:
     def _save(self, progress: Progress) -> None:
         """Save a checkpoint; of a sharded optimizer each process its part."""
         if not self._world.writes:
-            if self._parts.needed:
-                self._parts.put(progress.step)
+            self._parts.put(progress.step)
             return
         try:
             checkpoint.save(self._folder, self._job, progress, self._learner, self._parts.take)
