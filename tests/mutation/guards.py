@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from trial import ROOT, Trial, arguments, of_this_commit, table
+from trial import ROOT, Trial, arguments, table
 
 TESTS = [
     f"tests/unit/store/test_store{name}.py"
@@ -153,7 +153,7 @@ def main() -> int:
         print("\n".join(misfits) or f"{len(MUTANTS)} mutants have their place")
         return int(bool(misfits))
     trials = [Trial(m.name, m.applied(), tuple(TESTS), WITHOUT) for m in MUTANTS if chosen.only in m.name]
-    return table(of_this_commit(trials, chosen.parts), TESTS, PRELOADED, jobs=chosen.jobs, keep=chosen.keep)
+    return table(trials, PRELOADED, chosen)
 
 
 def _misfit(mutant: Mutant) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from formulas import MUTANTS, TESTS, Mutant, TableError
-from trial import ROOT, Trial, arguments, of_this_commit, table
+from trial import ROOT, Trial, arguments, table
 
 PRELOADED = ["torch", "transformers.modeling_utils", "transformers.models.qwen2_moe.modeling_qwen2_moe",
              "transformers.models.llama.modeling_llama", "tokenizers", "safetensors.torch", "pydantic", "yaml",
@@ -40,8 +40,7 @@ def main() -> int:
         return 1
     if asked.check:
         return 0
-    tests = sorted({path for names in TESTS.values() for path in _paths(names)})
-    return table(of_this_commit(trials, asked.parts), tests, PRELOADED, jobs=asked.jobs, keep=asked.keep)
+    return table(trials, PRELOADED, asked)
 
 
 if __name__ == "__main__":

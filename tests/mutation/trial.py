@@ -146,7 +146,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def of_this_commit(trials: Sequence[Trial], parts: int) -> list[Trial]:
+def _of_this_commit(trials: Sequence[Trial], parts: int) -> list[Trial]:
     """Return one trial in ``parts``, as the hash of the commit says, and all that no test is known to see."""
     if parts == 1:
         return list(trials)
@@ -156,24 +156,30 @@ def of_this_commit(trials: Sequence[Trial], parts: int) -> list[Trial]:
     return [t for t in trials if t.name not in known or (zlib.crc32(t.name.encode()) + commit) % parts == 0]
 
 
-def table(trials: Sequence[Trial], tests: Sequence[str], preloaded: Sequence[str], *, jobs: int, keep: bool) -> int:
+def _without_mistakes(trials: Sequence[Trial], parts: int) -> Trial:
+    """Return the code as it is, with all tests of the trials; if a part is tried, with those known to see it."""
+    known = _seen_by() if parts > 1 else {}
+    tests = {test for t in trials for test in ([known[t.name]] if t.name in known else t.tests)}
+    return Trial("", {}, tuple(sorted(tests)), trials[0].without)
+
+
+def table(trials: Sequence[Trial], preloaded: Sequence[str], asked: argparse.Namespace) -> int:
     """Print a line a trial, after the code as it is; return 0 if that passes, and each mistake is seen.
 
     Args:
         trials: the mistakes.
-        tests: what the code as it is must pass.
         preloaded: modules that all processes share: it takes longer to import them than the tests take.
-        jobs: processes at a time.
-        keep: write down which test saw each mistake.
+        asked: what the command line asks for.
     """
     begun = time.perf_counter()
     os.environ["OMP_NUM_THREADS"] = "1"
-    whole = Trial("", {}, tuple(tests), trials[0].without)
-    good = {verdict.trial.name: verdict for verdict in _verdicts([whole, *trials], preloaded, jobs) if verdict.fine}
+    trials = _of_this_commit(trials, asked.parts)
+    every = [_without_mistakes(trials, asked.parts), *trials]
+    good = {verdict.trial.name: verdict for verdict in _verdicts(every, preloaded, asked.jobs) if verdict.fine}
     if "" not in good:
         print("the tests fail without any mistake: mend that first")
         return 1
-    if keep:
+    if asked.keep:
         seen = {name: verdict.seen.failed for name, verdict in good.items() if name}
         SEEN_BY.write_text(json.dumps(dict(sorted({**_seen_by(), **seen}.items())), indent=1) + "\n")
     print(f"{len(good) - 1} of {len(trials)} mistakes seen in {time.perf_counter() - begun:.0f} s")

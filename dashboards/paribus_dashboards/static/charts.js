@@ -305,16 +305,22 @@
     return { figure: await answer.json(), tag: answer.headers.get("ETag") };
   };
 
-  const fetchAndShow = async (element) => {
-    const at = source(element);
-    delete element.dataset.stale;
+  // resolves when the newest request of this chart has ended
+  const fetchAndShow = (element) => {
     const state = drawn.get(element) || { off: new Set() };
     drawn.set(element, state);
+    return (state.newest = request(element, state));
+  };
+
+  const request = async (element, state) => {
+    const at = source(element);
+    delete element.dataset.stale;
     const asked = (state.asked = (state.asked || 0) + 1);
     try {
       const found = await read(at, state.at === at ? state.tag : null);
       await loaded();
-      if (asked !== state.asked || !element.isConnected) return; // a newer request is in progress
+      if (asked !== state.asked) return state.newest;
+      if (!element.isConnected) return;
       if (found.figure) Object.assign(state, { figure: found.figure, tag: found.tag, at });
       if (found.figure?.rest && !state.chosen) state.off = new Set(found.figure.rest);
       if (found.figure || !element.dataset.drawn) show(element);
@@ -323,7 +329,7 @@
       element.classList.remove("failed");
       note(element, "");
     } catch (error) {
-      if (asked !== state.asked) return;
+      if (asked !== state.asked) return state.newest;
       element.classList.add("failed");
       // live.js reports that the server does not answer, so a drawn chart stays as it is
       note(element, error.reason ? `Not drawn: ${error.reason}` : element.dataset.drawn ? "" : "The chart could not be loaded.");
