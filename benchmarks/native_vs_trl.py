@@ -1,9 +1,11 @@
 """Tokens per second end to end (sampling + training): the native runner against TRL's GRPOTrainer.
 
-Both on one and the same CPU with one thread, in turn, on the same random 2-layer, 128-wide Qwen2 with the same
-prompts, group size, length limit, optimizer and number of updates; the first rollout batch of each is left out. The
-vocabulary is small and the answer is the last digit of what the model happens to write, so that lengths are ragged and
-groups mixed; the learning rate is that of large models, so that the lengths stay as they are during the measurement.
+Both on one and the same CPU with one thread, in turn, on the same random Qwen2 with the same prompts, group size,
+length limit, optimizer and number of updates; the first rollout batch of each is left out. The vocabulary is small and
+the answer is the last digit of what the model happens to write, so that lengths are ragged and groups mixed; the
+learning rate is that of large models, so that the lengths stay as they are during the measurement. Three shapes:
+``small`` has 2 layers of 128 channels and up to 64 tokens; ``tails`` lets the same model write up to 512, so that the
+longest of 256 responses has six times the mean; ``wide`` has 12 layers of 256 channels.
 
     make -C benchmarks trl        # makes TRL's environment, then runs this
 
@@ -33,6 +35,12 @@ SETTING = {
     "device": "cpu", "dtype": "float32", "again": False, "parts": 1,
 }  # fmt: skip
 """``again``: blocks are computed again in the backward pass; ``parts``: TRL's passes in an update."""
+SHAPES = {
+    "small": ({}, {}),
+    "tails": ({"new_tokens": 512, "steps": 5}, {"positions": 1024}),
+    "wide": ({"prompts": 16, "steps": 5}, {"width": 256, "layers": 12, "intermediate": 768}),
+}
+"""What differs of the setting, and of the model."""
 TRAIN = """
 import pathlib, resource, sys, torch
 from paribus.contract import load_runner
@@ -46,19 +54,20 @@ print(torch.cuda.max_memory_allocated() if torch.cuda.is_available() else reside
 HERE = Path(__file__).resolve().parent
 
 
-def make_inputs(folder: Path) -> None:
+def make_inputs(folder: Path, shape: str) -> None:
     """Write the model, the tokenizer, the problems and the setting."""
     from tiny_model import save, tiny_model  # torch
 
-    save(folder / "model", *tiny_model(["0", "1", *string.ascii_lowercase, " ", "="], intermediate=384, positions=256))
+    setting, model = SETTING | SHAPES[shape][0], {"intermediate": 384, "positions": 256} | SHAPES[shape][1]
+    save(folder / "model", *tiny_model(["0", "1", *string.ascii_lowercase, " ", "="], **model))
     draw = random.Random(0)
     lines = [
         json.dumps({"prompt": "".join(draw.choices(string.ascii_lowercase, k=11)) + "=", "answer": draw.choice("01")})
-        for _ in range(SETTING["prompts"] * SETTING["steps"])
+        for _ in range(setting["prompts"] * setting["steps"])
     ]
     (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "heldout.jsonl").write_text("\n".join(lines[:2]) + "\n")
-    (folder / "setting.json").write_text(json.dumps(SETTING))
+    (folder / "setting.json").write_text(json.dumps(setting))
 
 
 def job_of(folder: Path, **fields: Any) -> Job:
@@ -138,13 +147,14 @@ def main() -> int:
     """Run both in turn and print the ratio; exit 1 below the demanded one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trl-python", type=Path, required=True, help="python of the environment that holds TRL")
+    parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--at-least", type=float, default=0.0, help="exit 1 if the median ratio is below this")
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     ratios = []
     with tempfile.TemporaryDirectory() as name:
-        make_inputs(Path(name))
+        make_inputs(Path(name), options.shape)
         for _ in range(options.repeats):
             native, trl = run_native(Path(name)), run_trl(Path(name), options.trl_python)
             speeds = native["tokens"] / native["seconds"], trl["tokens"] / trl["seconds"]
@@ -152,7 +162,8 @@ def main() -> int:
             shown = f"native {speeds[0]:8.0f} tokens/s   TRL {speeds[1]:8.0f} tokens/s   ratio {ratios[-1]:.2f}"
             print(shown, flush=True)
     median = statistics.median(ratios)
-    print(f"median ratio {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs, one CPU each)")
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs"
+    print(f"{options.shape}: median ratio {median:.2f} ({spread}, one CPU each)")
     return 0 if median >= options.at_least else 1
 
 

@@ -1,4 +1,4 @@
-"""A model of two layers that reads and writes single symbols, made on the spot: for benchmarks beside TRL.
+"""A small model that reads and writes single symbols, made on the spot: for benchmarks beside TRL.
 
 It runs in TRL's environment, too, and so imports nothing of Paribus.
 """
@@ -14,14 +14,16 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 
 def tiny_model(
-    symbols: Sequence[str], *, intermediate: int, positions: int
+    symbols: Sequence[str], *, intermediate: int, positions: int, width: int = 128, layers: int = 2
 ) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
-    """Return a Qwen2 of random weights (seed 0), 128 wide, and its tokenizer.
+    """Return a Qwen2 of random weights (seed 0), with four heads, and its tokenizer.
 
     Args:
         symbols: what it reads and writes, beside padding (token 0) and the end of a text (token 1).
         intermediate: width between the two layers of each block.
         positions: most tokens of a text.
+        width: channels of a token between the blocks.
+        layers: how many blocks.
     """
     known = ["<pad>", "<eos>", *symbols]
     tokenizer = Tokenizer(models.WordLevel({s: i for i, s in enumerate(known)}, unk_token="<pad>"))
@@ -32,7 +34,7 @@ def tiny_model(
     )
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=len(known), hidden_size=128, intermediate_size=intermediate, num_hidden_layers=2,
+        vocab_size=len(known), hidden_size=width, intermediate_size=intermediate, num_hidden_layers=layers,
         num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=positions, tie_word_embeddings=True,
         pad_token_id=0, eos_token_id=1, bos_token_id=None,
     )  # fmt: skip
