@@ -41,10 +41,11 @@ NO_NUMBERS = frozenset(
         "native/requirements.py",
         "native/runner.py",
         "native/versions.py",
+        "rewards/transcripts.py",
         "tasks/overlap.py",
     }
 )
-"""Files that no number of a run depends on."""
+"""Files that no number of a run depends on, unless its recipe names a function of theirs: :func:`data` hashes it."""
 AT_ONCE = 512
 """Responses that the sampler ``torch`` samples at once on a CPU; a round of no more is sampled whole."""
 KINDS = ("chain", "search", "jsonl", "dataset")
