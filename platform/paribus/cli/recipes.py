@@ -211,6 +211,7 @@ def unified(as_json: bool) -> None:
     out = console()
     out.print("grad J = E[1/|o| sum GC grad log pi]; GC of a token, every ratio 1", style="bold")
     listed = table("method", "responses of", *SHOWN)
+    listed.columns[0].no_wrap = True
     for row in rows:
         listed.add_row(row.name, row.responses, *("-" if x is None else _number(x) for x in row.gc))
     out.print(listed)
