@@ -7,7 +7,7 @@ learning rate is that of large models, so that the lengths stay as they are duri
 ``small`` has 2 layers of 128 channels and up to 64 tokens; ``tails`` lets the same model write up to 512, so that the
 longest of 256 responses has six times the mean; ``wide`` has 12 layers of 256 channels.
 
-    make -C benchmarks trl        # makes TRL's environment, then runs this
+    make -C benchmarks trl SHAPE=tails        # makes TRL's environment, then runs this; by default `small`
 
 `gpu/trl.py` and `gpu/steps.py` run folders of their own with other settings by the functions here, on a GPU too.
 """

@@ -20,6 +20,7 @@ from paribus_dashboards.data.reports import build
 from paribus_dashboards.server.access import Access
 from paribus_dashboards.server.app import make_app
 from support.databases import postgresql
+from support.record_home import unpack
 from support.site import Site
 
 RECORDED = sorted(Path(__file__).with_name("recorded_homes").glob("*.tar.gz"))
@@ -33,9 +34,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     made = Site(tmp_path)
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['mlflow'] = None\n")
     with tarfile.open(request.param) as tar:
-        if hasattr(tarfile, "data_filter"):  # Debian 12's Python 3.11.2 has none
-            tar.extraction_filter = tarfile.data_filter
-        tar.extractall(made.home)
+        unpack(tar, made.home)
     dump = made.home / "database.sql"
     if not dump.exists():
         yield made

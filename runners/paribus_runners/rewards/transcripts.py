@@ -13,14 +13,15 @@ a function of yours can normalise texts or split them into characters, and call 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import ne
 from typing import NamedTuple
 
 GATE, SOFT, DYNAMIC = 0.3, 0.4, 0.6
 """The paper's threshold of WER (0.5 in its appendix), weight of a soft error, and share of the dynamic part."""
 GRAM, MOST = 3, 2
-"""A transcript repeats itself if so many words in a row stand in it more often than that. The paper has no numbers."""
+"""A transcript repeats itself if so many words in a row stand in it more often than that. These numbers are ours."""
 LIKE = 0.5
 """Words that are at least so alike are a soft error."""
 
@@ -97,37 +98,29 @@ def _aligned(words: Sequence[str], reference: Sequence[str]) -> tuple[int, int, 
     """
     unit = len(words) + len(reference) + 1
     right, hard, soft = -unit, unit * unit + 1, unit * unit  # one number orders by errors, right words, hard errors
-    before = [hard * j for j in range(len(reference) + 1)]
-    for i, word in enumerate(words, 1):
-        row = [hard * i]
-        for j, other in enumerate(reference, 1):
-            step = right if word == other else soft if _alike(word, other) else hard
-            row.append(min(before[j - 1] + step, before[j] + hard, row[-1] + hard))
-        before = row
-    edits, rest = divmod(before[-1] + unit * (unit - 1), unit * unit)
+    least = _least(words, reference, lambda a, b: right if a == b else soft if _alike(a, b) else hard, hard)
+    edits, rest = divmod(least + unit * (unit - 1), unit * unit)
     kept, hard_errors = divmod(rest - unit * (unit - 1), unit)
     return -kept, edits, hard_errors
 
 
 @lru_cache(maxsize=1 << 16)
 def _alike(one: str, other: str) -> bool:
-    longer = max(len(one), len(other))
-    before = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
-        row = [i]
-        for j, b in enumerate(other, 1):
-            row.append(min(before[j - 1] + (a != b), before[j] + 1, row[-1] + 1))
-        before = row
-    return 1 - before[-1] / longer >= LIKE
+    return 1 - _least(one, other, ne, 1) / max(len(one), len(other)) >= LIKE
 
 
 def _common(words: Sequence[str], reference: Sequence[str]) -> int:
-    """Return the length of the longest common subsequence."""
-    before = [0] * (len(reference) + 1)
-    for word in words:
-        row = [0]
-        for j, other in enumerate(reference, 1):
-            row.append(before[j - 1] + 1 if word == other else max(before[j], row[-1]))
+    """Return the length of the longest common subsequence: what is left if nothing is substituted."""
+    return (len(words) + len(reference) - _least(words, reference, lambda a, b: 2 * (a != b), 1)) // 2
+
+
+def _least(one: Sequence[str], other: Sequence[str], pair: Callable[[str, str], int], gap: int) -> int:
+    """Return the least cost of aligning two texts, by what a pair costs and what a gap does."""
+    before = [gap * j for j in range(len(other) + 1)]
+    for i, a in enumerate(one, 1):
+        row = [gap * i]
+        for j, b in enumerate(other, 1):
+            row.append(min(before[j - 1] + pair(a, b), before[j] + gap, row[-1] + gap))
         before = row
     return before[-1]
 
