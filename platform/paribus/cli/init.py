@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,10 +85,16 @@ def _write_template(name: str, target: Path | None) -> None:
     shown = shlex.quote(path.name if first else str(path))
     model = any(source.name == MODEL_SCRIPT for source in beside)
     click.echo(
-        f"Next: {first}{f'python {MODEL_SCRIPT} && ' if model else ''}paribus plan {shown} && paribus run {shown}"
+        f"Next: {first}{f'{_python()} {MODEL_SCRIPT} && ' if model else ''}paribus plan {shown} && paribus run {shown}"
     )
     if not isinstance(plain(read_document(found[name]).root).get("runner"), Mapping):  # a program of its own needs none
         _say_what_is_missing()
+
+
+def _python() -> str:
+    """Return what to type for this Python: its path, unless its environment is activated."""
+    named = shutil.which("python")
+    return "python" if named and Path(named).parent == Path(sys.executable).parent else shlex.quote(sys.executable)
 
 
 def _write_folder(folder: Path) -> None:

@@ -84,14 +84,14 @@ def _shown(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
     equal = [name for name, e in found if e.untestable and not e.estimate.value]
     names = {f"`{s.name}`": s.arm for s in singles(analysis)}
     unsure = {name for name, _ in shown if fragile(analysis, names[name])}
-    kind = "trick" if all(s.trick for s in singles(analysis)) else "arm"
+    kind = _kind(analysis)
     sign = -1 if analysis.score.better == "lower" else 1
     better = [x for x in shown if sign * x[1].estimate.value > 0]
     worse = [x for x in shown if sign * x[1].estimate.value < 0]
     up, down = ("raised", "lowered") if sign > 0 else ("lowered", "raised")
-    parts = [f"{_each(better, unsure)} {up} {label}." if better else ""]
+    parts = [f"{_each(better, unsure, kind)} {up} {label}." if better else ""]
     parts += [f"No {kind} is shown to improve {label}." if not better and not flat and not equal else ""]
-    parts += [f"{_each(worse, unsure)} {down} {'it' if parts[-1] or parts[0] else label}." if worse else ""]
+    parts += [f"{_each(worse, unsure, kind)} {down} {'it' if parts[-1] or parts[0] else label}." if worse else ""]
     same = f"In every seed the same difference in {label}"
     if not analysis.paired:
         same = f"All seeds of an arm agree in {label}"
@@ -104,10 +104,15 @@ def _plain(value: float) -> str:
     return number(value, decimals_for(None, value), signed=True)
 
 
-def _each(shown: Sequence[tuple[str, Effect]], unsure: Set[str]) -> str:
+def _kind(analysis: Analysis) -> str:
+    """Return what the answer calls the arms that it compares one by one with the base."""
+    return "trick" if all(s.trick for s in singles(analysis)) else "arm"
+
+
+def _each(shown: Sequence[tuple[str, Effect]], unsure: Set[str], kind: str) -> str:
     if len(shown) > SHOWN:
         doubtful = sum(name in unsure for name, _ in shown)
-        return f"{len(shown)} arms{f' ({doubtful} fragile)' if doubtful else ''}"
+        return f"{len(shown)} {kind}s{f' ({doubtful} fragile)' if doubtful else ''}"
     marks = dict.fromkeys(unsure, "; fragile")
     return listed(f"{name} ({interval_text(e.estimate, signed=True)}{marks.get(name, '')})" for name, e in shown)
 
@@ -142,7 +147,7 @@ def _undecided(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> list[
     left = [name for name, e in unclear if not e.exploratory]
     after = [f"{name} ({interval_text(e.estimate, signed=True)}{_p_after(e)})" for name, e in unclear if e.exploratory]
     few = [name for name, e in found if not e.supported]
-    names = listed(left) if len(left) <= SHOWN else f"{len(left)} of {len(found)} arms"
+    names = listed(left) if len(left) <= SHOWN else f"{len(left)} of {len(found)} {_kind(analysis)}s"
     seeds = _seeds(analysis, [e for _, e in unclear]) if unclear else ""
     arms = [(f"`{s.name}`", analysis.runs(s.arm), analysis.values(s.arm, analysis.score)) for s in singles(analysis)]
     lost = [name for name, runs, _ in arms if all(r.outcome in ("failed", "cancelled") for r in runs)]

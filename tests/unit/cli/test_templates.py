@@ -1,6 +1,8 @@
 """`paribus init --template`: each template is planned, its files come with it, and nothing is overwritten."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -45,13 +47,16 @@ def test_each_template_is_planned(typed, tmp_path, name):
     assert f"= {RUNS[name]} runs" in (tmp_path / f"{name}.yaml").read_text()
 
 
-def test_the_files_of_a_template_lie_beside_the_study(typed, tmp_path):
+@pytest.mark.parametrize("activated", [True, False])
+def test_the_files_of_a_template_lie_beside_the_study(typed, tmp_path, monkeypatch, activated):
     """In another folder, too; the printed command goes there first, as paths of data begin in the current folder."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent) if activated else str(tmp_path))
     shown = typed("init", "--template", "own_data", "my studies/x.yaml")
     assert shown.exit_code == 0, shown.output
     names = {path.name for path in (tmp_path / "my studies").iterdir()}
     assert names == {"x.yaml", "train.jsonl", "heldout.jsonl", "my_rewards.py", "make_model.py"}
-    assert "cd 'my studies' && python make_model.py && paribus plan x.yaml" in shown.output
+    python = "python" if activated else sys.executable
+    assert f"cd 'my studies' && {python} make_model.py && paribus plan x.yaml" in shown.output
 
 
 def test_no_file_is_overwritten_and_none_is_half_written(typed, tmp_path):

@@ -172,6 +172,17 @@ def test_lost_arms_and_a_lost_base_are_said_to_be_lost() -> None:
     assert "yet" not in " ".join((base.answer, *base.summary, *base.words))
 
 
+def test_many_undecided_tricks_are_counted_as_tricks(monkeypatch) -> None:
+    """The same answer counts all arms in another sentence, and the two numbers may differ."""
+    monkeypatch.setattr("paribus.report.answer.SHOWN", 1)
+
+    def score(label: str, seed: int) -> float:
+        return 0.5 + random.Random(f"{label}{seed}").gauss(0, 0.01)
+
+    model = build_report(scored(replace(ONE, tricks=("clip_higher", "token_level")), score))
+    assert "Undecided at 5 seeds: 2 of 2 tricks." in model.answer
+
+
 def test_the_answer_names_what_is_shown_and_what_is_undecided() -> None:
     """A large gain and a large loss are claimed with their sizes, the rest is undecided; tests decide, not sizes."""
     move = {"clip_higher": 0.2, "soft_overlong": -0.2, "token_level": 0.0}
