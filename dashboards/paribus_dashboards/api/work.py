@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from paribus.engines.process import Identity, end_kin, end_tree, kept, signal_group
-from paribus.errors import ParibusError, ServerError
+from paribus.errors import DashboardError, ParibusError, ServerError
 from paribus.scratch import make
 
 LIMIT_S = 600.0
@@ -37,6 +38,12 @@ WAIT_S = 240.0
 
 AGAIN_S = 30
 """Seconds after which a client that was refused should come again."""
+
+MEMORY_GIB = 4.0
+"""Memory that such a process may take, in GiB, unless :data:`MEMORY` sets another limit."""
+
+MEMORY = "PARIBUS_API_MEMORY_GIB"
+"""Environment variable: the memory that such a process may take, in GiB."""
 
 COMMAND = (sys.executable, "-P", "-m", "paribus.remote.worker")
 """The program that does the work."""
@@ -73,9 +80,14 @@ class Busy(ServerError):
 
 
 class Room:
-    """Places for requests: some are worked on, some wait, and more are refused."""
+    """Places for requests: some are worked on, some wait, and more are refused.
+
+    Raises:
+        DashboardError: the limit of memory in the environment is not a number from 0.5 on.
+    """
 
     def __init__(self) -> None:
+        self._memory_gib = _memory_gib()
         self._there = 0
         self._turn = asyncio.Semaphore(AT_ONCE)
 
@@ -127,9 +139,17 @@ class Room:
         except TimeoutError:
             raise Busy(f"the server is busy since {WAIT_S:.0f} s: try again in {AGAIN_S} s.", unread=False) from None
         try:
-            return await _done(order, folder)
+            return await _done({**order, "memory_gib": self._memory_gib}, folder)
         finally:
             self._turn.release()
+
+
+def _memory_gib() -> float:
+    given = os.environ.get(MEMORY, "")
+    with suppress(ValueError):
+        if not given or 0.5 <= float(given) < math.inf:
+            return float(given or MEMORY_GIB)
+    raise DashboardError(f"{MEMORY} is `{given}`: it takes a number of GiB from 0.5 on, for example {MEMORY_GIB:g}.")
 
 
 async def _until_gone(request: Request) -> None:

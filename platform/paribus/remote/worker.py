@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import ParibusError
+from paribus.errors import ParibusError, ServerError
 from paribus.masking import mask_output
 from paribus.remote.answers import error_to_json
 from paribus.remote.bundle import pack_report, unpack_study
@@ -29,14 +30,32 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     order = json.load(sys.stdin)
+    _limit(order["memory_gib"])
     with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
         stage = Path(folder)
         try:
             answer = {"answer": submit(order, stage) if order["do"] == "submit" else report(order, stage)}
-        except ParibusError as error:
-            answer = {"error": error_to_json(error, stage, Path(order["bundle"]).parent)}
+        except (ParibusError, MemoryError) as error:
+            found = error if isinstance(error, ParibusError) else _too_large(order["memory_gib"])
+            answer = {"error": error_to_json(found, stage, Path(order["bundle"]).parent)}
     with answers:
         json.dump(answer, answers)
+
+
+def _limit(gib: float) -> None:
+    """Limit the memory of this process, and of each that it starts; a smaller limit that it has already is kept.
+
+    What it maps of files, such as libraries, does not count: the kernel can take that back.
+    """
+    wanted = int(gib * 2**30)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _too_large(gib: float) -> ServerError:
+    limit = f"this takes more than {gib:g} GiB of memory, the limit of this server for a plan or a report"
+    return ServerError(f"{limit}: PARIBUS_API_MEMORY_GIB, where it is started, sets another.")
 
 
 def submit(order: Mapping[str, Any], stage: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from paribus.errors import DashboardError
 from paribus.remote.tokens import Tokens
 from paribus_dashboards.api import routes, work
 from paribus_dashboards.data.home import Home
@@ -205,6 +206,38 @@ def test_a_process_gets_no_secret_that_it_does_not_need(monkeypatch: pytest.Monk
     assert (found["TMPDIR"], found[work.MARK]) == (str(tmp_path), "m")
     monkeypatch.setenv("PARIBUS_API_ENVIRONMENT", "MINE, OTHER")
     assert work.environment("m", tmp_path)["MINE"] == "s3cret-mark"
+
+
+def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """What takes more than it may ends with a sentence; what is below is done."""
+    program = (
+        "import sys\nfrom paribus.remote import worker\n"
+        "worker.report = lambda order, stage: {'length': len(bytearray(int(float(sys.argv[1]) * 2**30)))}\n"
+        "worker.main()"
+    )
+    monkeypatch.setenv(work.MEMORY, "0.5")
+    client, headers = request.getfixturevalue("server")
+    monkeypatch.setattr(work, "COMMAND", (sys.executable, "-c", program, "0.6"))
+    refused = client.get("/api/studies/made-up/report", headers=headers)
+    assert refused.status_code == 422
+    assert "takes more than 0.5 GiB of memory" in refused.json()["error"]["message"]
+
+    async def one(gib: str) -> dict[str, object]:
+        monkeypatch.setattr(work, "COMMAND", (sys.executable, "-c", program, gib))
+        room = work.Room()
+        async with room.place() as folder:
+            order = {"do": "report", "bundle": str(folder / "bundle")}
+            return await room.work(Request(), order, folder)  # type: ignore[arg-type]
+
+    assert asyncio.run(one("0.3")) == {"length": int(0.3 * 2**30)}
+
+
+@pytest.mark.parametrize("given", ["lots", "nan", "inf", "0.1", "-1"])
+def test_a_wrong_limit_of_memory_is_refused_at_the_start(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what it takes, and an example."""
+    monkeypatch.setenv(work.MEMORY, given)
+    with pytest.raises(DashboardError, match=f"{work.MEMORY} is `{given}`: it takes a number of GiB from 0.5 on"):
+        work.Room()
 
 
 def test_more_requests_than_places_are_refused_before_they_are_read(
