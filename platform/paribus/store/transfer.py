@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import sqlalchemy as sa
@@ -215,6 +216,8 @@ def _checked_study(raw: Row) -> Row:
         raise ValueError(f"the study {shown(row['name'])} is not the one of its plan")
     if {link["run"]: link["arm"] for link in links} != planned:
         raise ValueError(f"the study {shown(row['name'])} has other runs than its plan")
+    if any(before["position"] >= after["position"] for before, after in pairwise(links)):
+        raise ValueError(f"the study {shown(row['name'])} does not have its runs in the order of their positions")
     return row | {"links": links}
 
 

@@ -296,6 +296,16 @@ def test_a_whole_number_that_no_float_holds_is_refused(archive: Path) -> None:
         checked_rows(rows)
 
 
+@pytest.mark.parametrize("positions", [(1, 0), (0, 0)])
+def test_runs_in_another_order_than_their_positions_are_refused(archive: Path, positions: tuple[int, int]) -> None:
+    """The store gives them back by position, so they would not be those of the archive."""
+    rows = json.loads(_file(archive, STORE))
+    for link, position in zip(rows["studies"][0]["links"], positions, strict=False):
+        link["position"] = position
+    with pytest.raises(ValueError, match="does not have its runs in the order of their positions"):
+        checked_rows(rows)
+
+
 def test_rows_of_any_kind_are_a_study_or_one_error(archive: Path) -> None:
     """Values of other types and kinds, at any depth, under hashes that fit: the store takes what is left."""
     rows, messages = json.loads(_file(archive, STORE)), list[str]()
