@@ -42,7 +42,7 @@ def server(tmp_path):
             command, env={**os.environ, **quiet}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     address = f"http://127.0.0.1:{port}"
-    for _ in range(600):
+    for _ in range(2400):
         try:
             urllib.request.urlopen(f"{address}/health", timeout=1).close()
             break
