@@ -113,7 +113,7 @@ def test_chunks_agree_with_the_plain_formula_in_float64(
     for ours, theirs in zip(got[0], want[0], strict=False):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
     for ours, theirs in zip(got[1], want[1], strict=True):
-        assert float((ours - theirs).norm()) <= 1e-5 * float(theirs.norm()) + 1e-6
+        assert float((ours - theirs).norm()) <= 1e-5 * float(theirs.norm()) + 1e-5  # rows of either sign cancel
 
 
 @pytest.mark.parametrize("bias", [False, True])
