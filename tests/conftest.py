@@ -1,5 +1,6 @@
 """What holds for all suites: slow files first, warmed-up models once, and signals that reach what the tests start."""
 
+import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,13 @@ import pytest
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+# CI says something about a change: Hypothesis draws the same inputs until a test changes, here others each time
+if os.environ.get("PARIBUS_CI") and importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    if settings.get_current_profile_name() == "default":  # mutants have a profile of their own
+        settings.load_profile("ci")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
