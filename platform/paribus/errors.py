@@ -236,11 +236,16 @@ def install_command(extra: str) -> str:
 
 def _installer() -> str:
     """Return the install command of this environment; a ``pip`` on the path can belong to another Python."""
-    found = shutil.which("pip")
-    if found and Path(found).parent == Path(sys.executable).parent:
+    if starts_here("pip"):
         return "pip install"
     python = shlex.quote(sys.executable)
     return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+
+
+def starts_here(program: str) -> bool:
+    """Return whether the name of a program, typed in a shell, starts the one beside this Python."""
+    found = shutil.which(program)
+    return found is not None and Path(found).parent == Path(sys.executable).parent
 
 
 def _origin_with(extra: str, origin: Mapping[str, Any], packages: Sequence[str]) -> str:

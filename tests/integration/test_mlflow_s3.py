@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from threading import Thread
 
 import pytest
 import yaml
+
+from support.processes import until_up
 
 pytest.importorskip("boto3", reason="the part `s3` is not installed")
 
@@ -107,16 +108,3 @@ def test_a_file_that_is_copied_to_mlflow_lies_in_the_store(tmp_path):
         finally:
             process.terminate()
             process.wait(60)
-
-
-def until_up(process, address, log):
-    """Wait until a server answers."""
-    end = time.monotonic() + 240
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/health", timeout=5).close()
-            return
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.2)

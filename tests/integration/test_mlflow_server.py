@@ -6,12 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
 
 import pytest
+
+from support.processes import until_up
 
 STUDY = """
 study: mirrored
@@ -42,13 +43,7 @@ def server(tmp_path):
             command, env={**os.environ, **quiet}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     address = f"http://127.0.0.1:{port}"
-    for _ in range(2400):
-        try:
-            urllib.request.urlopen(f"{address}/health", timeout=1).close()
-            break
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None, (tmp_path / "server.log").read_text()
-            time.sleep(0.1)
+    until_up(process, address, tmp_path / "server.log")
     yield address
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 
 from paribus.cli.studies import shipped_study, show_files, write_new
-from paribus.errors import ParibusError, did_you_mean, install_command
+from paribus.errors import ParibusError, did_you_mean, install_command, starts_here
 from paribus.home import data_root
 from paribus.yaml_file.document import YAML_ENDINGS, plain, read_document
 
@@ -93,8 +92,7 @@ def _write_template(name: str, target: Path | None) -> None:
 
 def _python() -> str:
     """Return what to type for this Python: its path, unless its environment is activated."""
-    named = shutil.which("python")
-    return "python" if named and Path(named).parent == Path(sys.executable).parent else shlex.quote(sys.executable)
+    return "python" if starts_here("python") else shlex.quote(sys.executable)
 
 
 def _write_folder(folder: Path) -> None:
