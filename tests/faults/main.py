@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ from faults.judge import Verdict
 from faults.page import Page, Row, table
 from faults.world import (
     DATABASES,
+    LEASE_S,
+    LONG_LEASE_S,
     STACKS,
     Lines,
     Skipped,
@@ -64,6 +67,7 @@ class Fault:
         title: in the table.
         inject: does it and judges.
         places: where it can happen.
+        lease_s: seconds of a lease.
     """
 
     name: str
@@ -71,27 +75,36 @@ class Fault:
     title: str
     inject: Callable[[World], Verdict]
     places: tuple[str, ...] = DATABASES
+    lease_s: float = LEASE_S
 
 
 FAULTS = (
     Fault("points", "F3", "killed between any two statements and side effects", points.crashes),
-    Fault("workers", "F4", "supervisors and trainers killed", kills.workers),
-    Fault("schedulers", "F5", "scheduler killed, and with it all that it started", kills.schedulers),
+    Fault("workers", "F4", "supervisors and trainers killed", kills.workers, lease_s=LONG_LEASE_S),
+    Fault(
+        "schedulers", "F5", "scheduler killed, and with it all that it started", kills.schedulers, lease_s=LONG_LEASE_S
+    ),
     Fault("writers", "F5", "process that submits and records killed", kills.writers),
     Fault("servers", "F5", "database server stopped at once", kills.servers, ("PostgreSQL",)),
     Fault("zombies", "F6", "attempts paused for 0.5 to 3 leases", paused.zombies),
     Fault("outages", "F7", "database refuses, is silent, or answers late", outages.outages, ("PostgreSQL",)),
-    Fault("disks", "F8", "disk full, read-only or broken", disks.disks),
+    Fault("disks", "F8", "disk full, read-only or broken", disks.disks, lease_s=LONG_LEASE_S),
     Fault("clocks", "F9", "time of day jumps by an hour", clocks.clocks),
     Fault("starts", "F10", "many processes start at once on a new database", races.starts),
-    Fault("poison", "F12", "runs that always fail, each in its own way", poison.runs),
+    Fault("poison", "F12", "runs that always fail, each in its own way", poison.runs, lease_s=LONG_LEASE_S),
     Fault("orphans", "F13", "trainers leave processes in other sessions, and are killed", orphans.orphans, ("SQLite",)),
     Fault("slurm", "F14", "Slurm's daemons and jobs killed, jobs preempted", clusters.slurm, ("Slurm",)),
     Fault("ray", "F15", "Ray's workers, nodes and head killed", clusters.ray, ("Ray",)),
     Fault("cancellations", "F17", "cancelled at the moment of the finish", races.cancellations),
     Fault("twins", "F18", "two studies submit the same runs at once", races.twins),
-    Fault("budgets", "F19", "budget used up while eight runs train", budgets.budgets),
-    Fault("storm", "F24", "any process killed, from the first second, with set-up jobs and MLflow", storm.storm),
+    Fault("budgets", "F19", "budget used up while eight runs train", budgets.budgets, lease_s=LONG_LEASE_S),
+    Fault(
+        "storm",
+        "F24",
+        "any process killed, from the first second, with set-up jobs and MLflow",
+        storm.storm,
+        lease_s=LONG_LEASE_S,
+    ),
     Fault("services", "F25", "services of `paribus up` killed in turn", services.services, ("SQLite",)),
     Fault(
         "slurm-away", "F23", "scheduler of Slurm away, jobs begin and end", away.slurm, ("Slurm", "Slurm+PostgreSQL")
@@ -108,8 +121,13 @@ def inject(fault: Fault, place: str, chosen: argparse.Namespace) -> Verdict:
     chance = random.Random(f"{chosen.seed} {fault.name} {place}")
     try:
         with world(place, chance, short=chosen.short, minutes=chosen.minutes) as here:
+            hasten(fault.lease_s)
             signal.alarm(SHORT_S if chosen.short else 0)
-            return fault.inject(here)
+            try:
+                return fault.inject(here)
+            except TimeoutError as error:
+                ends = Counter(f"{a.outcome or 'none'}: {a.reason}" for a in here.snapshot(folders=False).attempts)
+                raise AssertionError(f"{error}; ends of its attempts: {dict(ends)}") from error
     except Skipped:
         raise
     except Exception as error:
@@ -125,7 +143,7 @@ def stuck(*_: object) -> None:
         assert child.pid is not None
         os.kill(child.pid, STACKS)
     time.sleep(1.0)
-    raise AssertionError(f"not at its end after {SHORT_S} s")
+    raise TimeoutError(f"not at its end after {SHORT_S} s")
 
 
 def lane(chosen: argparse.Namespace, places: Sequence[str], rows: Lines) -> None:
@@ -189,7 +207,6 @@ def main(arguments: Sequence[str]) -> int:
         site = str(install(Path(folder) / "site"))
         sys.path.insert(0, site)
         os.environ["PYTHONPATH"] = os.pathsep.join([site, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        hasten()
         rows = run(chosen)
     print("\n".join(table(rows)))
     return int(not all(row.verdict.good for row in rows))

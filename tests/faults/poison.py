@@ -7,14 +7,12 @@ import json
 from faults import judge
 from faults.judge import Verdict
 from faults.sessions import HastyEngine, work
-from faults.world import World, ended, hasten, process
+from faults.world import World, ended, process
 from paribus.store import attempts
 from paribus.store.states import RunState
 from support.plans import small_plan
 
 TRIES = 5
-LEASE_S = 12.0
-"""A fifth of the real one: a lease that a busy machine loses counts as one of the tries, and no run may lose five."""
 POISON = {
     "arm 1": ("import", RunState.QUARANTINED, attempts.PROGRAM_TRIES),
     "arm 2": ("segfault", RunState.QUARANTINED, attempts.PROGRAM_TRIES),
@@ -56,6 +54,5 @@ def runs(world: World) -> Verdict:
 
 
 def prepare() -> None:
-    """Give attempts as many tries as they have otherwise, and a lease that outlasts a busy machine."""
-    hasten(LEASE_S)
+    """Give attempts as many tries as they have otherwise."""
     attempts.INFRASTRUCTURE_TRIES = TRIES  # type: ignore[misc]

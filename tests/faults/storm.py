@@ -15,7 +15,7 @@ from pathlib import Path
 from faults import judge
 from faults.judge import Verdict
 from faults.orphans import parent_of
-from faults.world import World, ended, hasten, kill, process, world
+from faults.world import World, ended, kill, process, world
 from paribus.audit.snapshot import Snapshot
 from paribus.errors import RunFolderError
 from paribus.mlflow_sync.process import LOG
@@ -111,7 +111,6 @@ def _command(home: Path, study: Path, log: Path) -> None:
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
     sys.stdout = sys.stderr = file
-    hasten()
     os.chdir(home.parent)
     command([str(study), "--home", str(home), "--slots", "4", "--no-report"])
 

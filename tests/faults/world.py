@@ -35,6 +35,9 @@ from paribus.testing.fake_runner import VARIABLE
 LEASE_S = 2.0
 """Seconds of a lease while faults are injected: a thirtieth of the real one; what depends on it is shortened alike."""
 
+LONG_LEASE_S = 12.0
+"""The same where no lease is to end. A busy machine loses the short ones of all runs at once, again and again."""
+
 DATABASES = ("SQLite", "PostgreSQL")
 STACKS = signal.SIGUSR1
 """Lets a process that was started here print the stacks of its threads."""
