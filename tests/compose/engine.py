@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -222,7 +223,8 @@ class Compose:
         file = folder / "podman.sock"
         socket = f"unix://{file}"
         self.secrets, self.studies, self.profile = folder / "secrets", studies, profile
-        self._mounts = [_mounts(folder / "mounts.yml")] if MOUNTED else []
+        self._files = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml"]
+        self._files += [_mounts(folder / "mounts.yml")] if MOUNTED else []
         self.address = f"http://127.0.0.1:{port}/"
         self.scheduler = "scheduler" if profile == "cpu" else f"scheduler-{profile}"
         self.environment = {
@@ -239,11 +241,18 @@ class Compose:
 
     def docker(self, *arguments: str, check: bool = True, **named: str) -> str:
         """Run Docker Compose with the files of the tests; return what it printed."""
-        files = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml", *self._mounts]
         given = {**self.environment, **named}
         return self._service.call(
-            lambda: docker_compose(files, self.profile, *arguments, check=check, environment=given)
+            lambda: docker_compose(self._files, self.profile, *arguments, check=check, environment=given)
         )
+
+    def type(self, line: str, folder: Path) -> str:
+        """Type a line that begins with `docker compose` into a shell in a folder; return what it printed."""
+        files = [word for file in self._files for word in ("-f", str(file))]
+        words = shlex.join([str(FOLDER / "docker-compose"), "-p", PROJECT, *files])
+        script = f'docker() {{ shift; {words} "$@"; }}; {line}'
+        named = {"cwd": folder, "env": self.environment, "stdin": subprocess.DEVNULL}
+        return self._service.call(lambda: run("bash", "-c", script, **named))
 
     def podman(self, *arguments: str, check: bool = True) -> str:
         """Run podman; return what it printed."""

@@ -200,9 +200,12 @@ def test_a_study_survives_the_faults_of_a_server(compose, tmp_path):
     print(f"compose: {time.monotonic() - begun:.0f} s from `up` to a dashboard and a study submitted to it")
     check_tokens(compose, laptop, token)
     check_next_start(compose)
+    saved = back_up(compose, tmp_path) if compose.containers else 0
     check_faults(compose)
     check_ports(compose)
     assert "12 succeeded" in laptop("submit", laptop.study)
+    if compose.containers:
+        check_restore(compose, laptop, saved)
 
 
 @dataclass
@@ -257,6 +260,42 @@ def check_next_start(compose):
     assert after["results"] >= before["results"]
     assert after["attempts"] >= before["attempts"]
     assert after["results"] < 12, "nothing was left to do"
+
+
+def typed(title, number=0):
+    """Return the lines of a block of commands of the page, the first after a title or a later one."""
+    text = (ROOT / "docs" / "howto" / "deploy.md").read_text().partition(f"**{title}**")[2]
+    return re.findall(r"^```sh\n(.*?)```$", text, re.DOTALL | re.MULTILINE)[number].splitlines()
+
+
+def back_up(compose, folder):
+    """Make the page's backup while the study runs; return how many results there were before."""
+    before = outcome(compose)["results"]
+    for line in typed("Backup"):
+        compose.type(f"{line} || test $? = 1" if " tar " in line else line, folder)
+    return before
+
+
+def check_restore(compose, laptop, saved):
+    """Bring the backup back into empty volumes as the page says: the study goes on to its end, and tokens hold."""
+    compose.docker("down", "--volumes")
+    for line in typed("Restore"):
+        said = compose.type(line.replace("doctor", "doctor || true"), laptop.folder)
+    left = set(re.findall(r"folder (runs/\w+/a\d+): the store has no such attempt", said))
+    print(f"compose: restored with {saved} results; folders of attempts after the first copy: {len(left)}")
+    remove, start = typed("Restore", 1)
+    for attempt in left:
+        compose.type(re.sub(r"runs/\w+/a\d+", attempt, remove), laptop.folder)
+    compose.type(f"{start} --no-build", laptop.folder)
+    after = until(lambda: outcome(compose), "the counts after the restore")
+    assert after["results"] >= saved
+    assert after["results"] < 12, "the backup was of a study at its end"
+    until(lambda: outcome(compose)["states"] == {"SUCCEEDED": 12}, "the end of the restored study")
+    found = until(lambda: (o := outcome(compose))["lost"] == 0 and o, "MLflow's copy of the restored study")
+    print("compose: after the restore:", json.dumps(found))
+    assert (found["results"], found["copies"], found["doubled"], found["violations"]) == (12, 12, 0, [])
+    until(lambda: status_of(laptop.address) == 401, "the dashboard")
+    assert "12 succeeded" in laptop("submit", laptop.study)
 
 
 def check_faults(compose):
