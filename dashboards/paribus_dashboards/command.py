@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """Show studies in a browser, before, during and after training.
 
-    The dashboard is read-only. Ctrl-C stops it; runs keep training.
+    Its pages only read, unless a token of the scope `run` is used. Ctrl-C stops it; runs keep training.
     """
     if any(importlib.util.find_spec(name) is None for name in NEEDS):
         raise MissingExtra("dashboard", "`paribus dashboard`")
