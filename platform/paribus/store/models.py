@@ -219,8 +219,8 @@ class BudgetRecord:
         stated: most time of one run according to the study file; 0 if it does not say.
         reserved: reserved for live attempts.
         spent: charged to attempts that have ended.
-        wasted: the part of ``spent`` that left neither a result nor a checkpoint.
-        longest: the largest charge of an attempt that left one of them.
+        wasted: the part of ``spent`` that went into attempts that failed, were lost or were cancelled.
+        longest: the largest charge of any other attempt.
         live: used by live attempts, not charged yet.
         beyond: the part of ``live`` that exceeds their reservations.
         results: number of results.
