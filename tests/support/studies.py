@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paribus.contract import Evaluate
@@ -275,3 +275,29 @@ def _line(
             "perf/time_step_s": 0.3 * (1.1 if refill else 1.0) * (1 + abs(jitter)),
         }
     return MetricLine(step=step, time_ms=1_700_000_000_000 + 300 * step, values=values)
+
+
+SCORE = "eval/heldout/avg_at_1"
+
+
+def scored(shape: Shape, score: Callable[[str, int], float | Outcome | None]) -> StudyData:
+    """A study without counts per problem, with this score by label of the arm and seed, or without: how the run ended.
+
+    ``None``: the run failed.
+    """
+    data = made_up_study(shape)
+    label = {a.key: a.label for a in data.plan.arms}
+
+    def moved(run: RunData) -> RunData:
+        value = score(label[run.arm], run.seed)
+        if value is None or isinstance(value, str):
+            return replace(run, outcome=value or "failed", lines=(), evaluations=())
+        lines = tuple(
+            MetricLine(step=x.step, time_ms=x.time_ms, values={**x.values, SCORE: value if x.step else 0.0})
+            if SCORE in x.values
+            else x
+            for x in run.lines
+        )
+        return replace(run, evaluations=(), lines=lines)
+
+    return replace(data, runs=tuple(map(moved, data.runs)))

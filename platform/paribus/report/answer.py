@@ -53,16 +53,15 @@ def _of_all_runs(analysis: Analysis) -> str:
             why = "their trainers measure the score in other ways"
         return " ".join([f"{NOT_COMPARED}: {why}.", *designs_tested(analysis)])
     if not any(e.supported for _, e in found):
-        designs = designs_tested(analysis)
-        what = "No difference from the base is tested" if designs else "Nothing is tested"
-        return " ".join([f"{what}: {_too_few(analysis, found)} too few. {_extremes(analysis, found)}", *designs])
+        what = f"No difference from the base is tested: {_too_few(analysis, found)} too few"
+        return " ".join([f"{what}. {_extremes(analysis, found)}", *designs_tested(analysis)])
     return " ".join([_shown(analysis, found), *_together(analysis), *_undecided(analysis, found), *counts(analysis)])
 
 
 def _too_few(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
     """Return the number of runs that were compared, as the subject of a sentence."""
     planned = len(analysis.plan.seeds)
-    if any(e.estimate.n != planned for _, e in found):
+    if analysis.plan.external or any(e.estimate.n != planned for _, e in found):
         one = all(e.estimate.n == 1 for _, e in found)
         return f"{_seeds(analysis, [e for _, e in found])} {'is' if one else 'are'}"
     return "a single run per arm is" if planned == 1 else f"{planned} runs per arm are"
@@ -73,7 +72,10 @@ def _seeds(analysis: Analysis, found: Sequence[Effect]) -> str:
     counts, planned = sorted({e.estimate.n for e in found}), len(analysis.plan.seeds)
     if counts == [planned]:
         return f"{planned} seeds"
-    return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} of {planned} planned seeds"
+    count = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    if analysis.plan.external:  # nobody has planned a number
+        return f"{count} seed{'' if count == '1' else 's'}"
+    return f"{count} of {planned} planned seeds"
 
 
 def _shown(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
@@ -127,6 +129,12 @@ def _together(analysis: Analysis) -> list[str]:
     if effect is None or not effect.supported:
         return []
     every = "Both tricks" if len(tricks) == 2 else f"All {len(tricks)} tricks"
+    if {s.name for s in singles(analysis) if s.trick} - set(tricks):  # or it would be read as those just named
+        every = (
+            listed(f"`{t}`" for t in tricks)
+            if len(tricks) <= SHOWN
+            else f"The {len(tricks)} tricks of `{rows[-1].design}`"
+        )
     size = interval_text(effect.estimate, signed=True)
     if effect.untestable:
         return [f"{every} together, without a test: {_plain(effect.estimate.value)}."]
@@ -184,7 +192,8 @@ def _cost(analysis: Analysis) -> str:
     spent = [v for a in analysis.plan.arms for v in analysis.values(a.key, tokens).values()]
     seconds = {a.key: analysis.values(a.key, analysis.costs["seconds"]) for a in analysis.plan.arms}
     unit, per_second = device_time(analysis)
-    time = sum(seconds[r.arm].get(r.seed, 0.0) * (r.gpus or 1.0) for r in runs) * per_second
+    timed = [r for r in runs if seconds[r.arm].get(r.seed)]
+    time = sum(seconds[r.arm][r.seed] * (r.gpus or 1.0) for r in timed) * per_second
     if not any(spent):
         return ""
     total, known = sum(spent), len(spent)
@@ -194,10 +203,11 @@ def _cost(analysis: Analysis) -> str:
     left_out += [f"{len(analysis.data.screened)} runs of the search"] if analysis.data.screened else []
     left_out += ["repeated attempts"] if any(r.attempts > 1 for r in runs) else []
     without = f" (without {listed(left_out)})" if left_out else ""
-    return (
-        f"Cost: {which}{without}, {number(total, decimals_for(None, total))} {tokens.unit} generated, "
-        f"{number(time, decimals_for(None, time))} {unit} of training and evaluation."
-    )
+    said = f"Cost: {which}{without}, {number(total, decimals_for(None, total))} {tokens.unit} generated"
+    if not timed:
+        return f"{said}; their time is not known."
+    part = "" if len(timed) >= known else f" (of {len(timed)} runs; of the others it is not known)"
+    return f"{said}, {number(time, decimals_for(None, time))} {unit} of training and evaluation{part}."
 
 
 def _health(analysis: Analysis) -> str:
@@ -210,5 +220,10 @@ def _health(analysis: Analysis) -> str:
     rest = len(analysis.data.runs) - len(checked)
     unknown = f"; {rest} not checked" if rest else ""
     critical = [e for e in raised(checked) if e.state == "critical"]
-    worst = f" Critical most often: {critical[0].detector}, in {critical[0].runs}." if critical else ""
+    most = [e.detector for e in critical if e.runs == critical[0].runs]
+    worst = (
+        f" Critical most often: {listed(most)}, in {critical[0].runs}{' each' if len(most) > 1 else ''}."
+        if most
+        else ""
+    )
     return f"Health: of {len(checked)} checked runs {listed(counts)}{unknown}.{worst}"

@@ -29,9 +29,10 @@ def counts(analysis: Analysis) -> list[str]:
     arms = len(analysis.to_base)
     alone = sum(e is not None and claimed(e, analysis.levels.score) for e in analysis.to_base.values())
     with_it = len(whole.different)
-    verb = "differs" if with_it == 1 else "differ"
+    verb = "is" if with_it == 1 else "are"
     return [
-        f"{with_it} of {arms} arms {verb} from the base if all arms share one spread; {alone} of {arms} without that."
+        f"{with_it} of {arms} arms {verb} shown to differ from the base if all arms share one spread; {alone} of "
+        f"{arms} without that."
     ]
 
 
@@ -48,7 +49,8 @@ def pairs_words(analysis: Analysis) -> str:
     if not plan.paired:
         return "seeds are not paired (Welch)"
     how = "paired by seed" if analysis.paired else "not paired (Welch)"
-    rule = "as declared" if plan.pairing == "always" or analysis.late("pairing") else "by the declared rule"
+    rule = "as declared" if plan.pairing == "always" else "by the declared rule"
+    rule = "as without a rule" if analysis.late("pairing") else rule
     if r is None:
         return f"{how}, {rule}; the correlation of seeds is not known"
     least = least_correlation(len(analysis.values(plan.base, analysis.score)))

@@ -32,6 +32,12 @@ def external_words(analysis: Analysis) -> list[str]:
     return [f"Not trained by Paribus: {listed(kinds)}. {score}{noise}"]
 
 
+def runs_per_arm(analysis: Analysis) -> set[int]:
+    """Return the numbers of runs that arms have: as planned, or where Paribus did not plan them, as there are."""
+    plan = analysis.plan
+    return {len(analysis.runs(a.key)) for a in plan.arms} if plan.external else {len(plan.seeds)}
+
+
 def _of(what: str, trainers: Iterable[str]) -> str:
     named = sorted({t for t in trainers if t})
     return f"{what} of {listed(named)}" if named else what

@@ -7,13 +7,14 @@ the choice, its tests would find differences that don't exist in far more than 5
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import full_recipe, gaps
+from paribus.report.effect_words import claimed
 from paribus.report.tables.cells import interval_text, number, p_text, precision
 from paribus.stats.multiple_testing import ALPHA
 from paribus.stats.power import CAP
@@ -117,13 +118,13 @@ def _verdict(analysis: Analysis, arm: str, effect: Effect | None, most: int) -> 
         return _Verdict(seeds=min(SETTLED, most), reason=f"{name} has too few seeds to be tested.")
     e = effect.estimate
     shown = analysis.equivalence.get(arm)
-    settled = effect.confirmed and e.n >= SETTLED and not effect.exploratory
+    settled = claimed(effect, analysis.levels.score) and e.n >= SETTLED
     if settled or not e.sd or (shown is not None and shown < ALPHA):
         return _Verdict()
     seen = f"{interval_text(e, signed=True)}, {e.n} {'pairs' if effect.paired else 'seeds'}"
     needed = analysis.seeds_to_find(effect, analysis.family)
     what = _what_to_find(analysis, effect)
-    if effect.confirmed:
+    if claimed(replace(effect, exploratory=False), analysis.levels.score):
         after = f"p {p_text(effect.p_adjusted).replace('<', '< ')} after Holm"
         how = "after its results were there" if effect.exploratory else "with few seeds"
         reason = f"{name} stood out {how} ({seen}, {after}): fresh seeds show whether that was luck."

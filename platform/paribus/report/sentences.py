@@ -17,10 +17,12 @@ from paribus.report.ceiling_words import ceiling_words
 from paribus.report.design_words import any_tested, design_words, designs
 from paribus.report.effect_words import claimed, p_of, score_sentence, short_of, size_text
 from paribus.report.exploratory import cautions
+from paribus.report.external import runs_per_arm
 from paribus.report.inputs import RunData
 from paribus.report.tables.cells import (
     decimals_for,
     interval_text,
+    level_text,
     listed,
     number,
     p_words,
@@ -28,7 +30,8 @@ from paribus.report.tables.cells import (
 )
 from paribus.report.tables.health import health_words
 from paribus.report.tables.search import search_words
-from paribus.stats.multiple_testing import ALPHA
+from paribus.stats.intervals import mean_interval
+from paribus.stats.multiple_testing import ALPHA, at_look
 from paribus.study.plan import Row
 
 NAMES = {
@@ -91,9 +94,12 @@ def warnings(analysis: Analysis) -> list[str]:
         ("pending", "not finished (left out of the means so far)"),
     ):
         lost = [r for r in analysis.data.runs if r.outcome == outcome]
-        if lost:
-            names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in lost))
-            found.append(f"{len(lost)} of {len(analysis.data.runs)} runs {text}: {names}.")
+        scored = [r for r in lost if outcome != "stopped_early" or r.seed in analysis.values(r.arm, analysis.score)]
+        unscored = [r for r in lost if r not in scored]
+        for runs, how in ((scored, text), (unscored, "stopped early without an evaluation (left out of the means)")):
+            if runs:
+                names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in runs))
+                found.append(f"{len(runs)} of {len(analysis.data.runs)} runs {how}: {names}.")
     unsure = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if fragile(analysis, arm)]
     if unsure:
         found.append(
@@ -108,15 +114,19 @@ def _budgets(analysis: Analysis) -> list[str]:
     """Return which runs ended before they had spent their budget of generated tokens or of sampled prompts."""
     metrics = {"tokens": GENERATED, "prompts": "budget/prompts_sampled"}
     short: dict[str, Counter[str]] = {}
+    spent = Counter[str]()
     for run in (r for r in analysis.data.runs if r.outcome == "finished"):
         schedule = analysis.plan.arm(run.arm).recipe.schedule
         budgets = {name: most for name in metrics if (most := getattr(schedule, name)) is not None}
-        if budgets and all((last_value(run, metrics[name]) or 0) < most for name, most in budgets.items()):
-            words = " or ".join(f"`schedule.{name}`" for name in budgets)
+        words = " or ".join(f"`schedule.{name}`" for name in budgets)
+        if budgets and any((last_value(run, metrics[name]) or 0) >= most for name, most in budgets.items()):
+            spent[words] += 1
+        elif budgets:
             short.setdefault(words, Counter())[analysis.label(run.arm)] += 1
     return [
-        f"{count.total()} of {len(analysis.data.runs)} runs ended by `schedule.steps` before they had spent {words}, "
-        f"so they cost less than the others: {listed(f'`{name}` ({n})' for name, n in count.items())}."
+        f"{count.total()} of {len(analysis.data.runs)} runs ended by `schedule.steps` before they had spent {words}"
+        f"{', so they cost less than the others' if spent[words] else ''}: "
+        f"{listed(f'`{name}` ({n})' for name, n in count.items())}."
         for words, count in short.items()
     ]
 
@@ -165,6 +175,8 @@ def _learning(analysis: Analysis) -> str:
     if not seeds:
         return f"{NOT_COMPARED}, because {lost_all(analysis, base, subject[:1].lower() + subject[1:])}."
     ends = analysis.estimate(base, start_measure(analysis.evaluate)), analysis.estimate(base, analysis.score)
+    if len(seeds) < max(len(before), len(after)):  # both ends are of the same runs
+        ends = tuple(at_look(mean_interval([each[s] for s in seeds]), analysis.share) for each in (before, after))
     if len(seeds) < MIN_SEEDS:
         noise = analysis.answer_error(base, analysis.score)
         digits = decimals_for(noise, after[seeds[0]]) if noise else 3
@@ -177,7 +189,8 @@ def _learning(analysis: Analysis) -> str:
     why = "all seeds agree, so there is no test" if gain.untestable else "undecided, because 0 is in this interval"
     verdict = "" if gain.separated else f"; {why}"
     moved = interval_text(gain.estimate, signed=True)
-    return f"{text}, a change of {moved} (paired within {gain.estimate.n} runs, 95% t intervals){verdict}."
+    how = f"paired within {gain.estimate.n} runs, {level_text(analysis)} t intervals"
+    return f"{text}, a change of {moved} ({how}){verdict}."
 
 
 def _ladders(analysis: Analysis) -> list[str]:
@@ -186,6 +199,8 @@ def _ladders(analysis: Analysis) -> list[str]:
 
 
 def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
+    if rows[-1].arm == analysis.plan.base:
+        return f"Ladder `{name}`: its last row is the base."
     last = analysis.to_base.get(rows[-1].arm)
     if last is None or not last.supported:
         return f"Ladder `{name}`: its last row and the base do not have the 3 seeds that a comparison needs."
@@ -209,7 +224,8 @@ def _against_base(analysis: Analysis, effect: Effect) -> str:
         return f"its last row {verb} {label} by {size_text(effect)} against the base ({p_of(effect, analysis.family)})"
     size = interval_text(effect.estimate, signed=True)
     if effect.untestable:
-        return f"its last row against the base, without a test, because all seeds agree in {label}: {size}"
+        why = "every seed has the same difference" if effect.paired else "all seeds of an arm agree"
+        return f"its last row against the base, without a test, because {why} in {label}: {size}"
     what = "exploratory" if effect.exploratory else "undecided"
     test = p_of(effect, analysis.family) + short_of(analysis, effect)
     return f"its last row against the base is {what} in {label}, {size} ({test})"
@@ -240,16 +256,19 @@ def _singles(analysis: Analysis) -> str:
 
 
 def _seeds_rule(analysis: Analysis) -> str:
-    n = len(analysis.plan.seeds)
+    sizes = sorted(runs_per_arm(analysis))
+    n = sizes[-1]
     if analysis.plan.interim is not None:
         few = "; with so few seeds all of this is only indicative" if n < 5 else ""
         return f"{where(analysis)}; intervals and p values are adjusted for the interim analyses{few}."
     if n == 1:
         return "Each arm is a single run, so training variance is unknown and differences between arms are not tested."
     if n == 2:
-        return "Each arm has 2 runs: the tables show both values, and differences are not tested."
+        most = "" if len(sizes) == 1 else "at most "
+        return f"Each arm has {most}2 runs: the tables show both values, and differences are not tested."
     if n < 5 and analysis.family:
-        return f"With {n} seeds per arm, all of this is only indicative."
+        count = f"{n}" if len(sizes) == 1 else f"{sizes[0]} to {n}"
+        return f"With {count} seeds per arm, all of this is only indicative."
     return ""
 
 

@@ -26,7 +26,7 @@ def compare_all(studies: Sequence[StudyData]) -> ReportModel:
     if len(studies) == 2:
         return compare(*studies)
     first, *others = analyses = analysed(studies)
-    pairs = tested(first, others)
+    pairs = tested(first, others, same=True)
     tables = (_results(first, others, pairs), settings(analyses, [f"study{i}" for i in range(len(analyses))]))
     return comparison(analyses, _summary(first, others, pairs), tables, _all(analyses))
 
@@ -120,6 +120,7 @@ def _all(analyses: Sequence[Analysis]) -> dict[str, str]:
 
 def _summary(first: Analysis, others: Sequence[Analysis], pairs: Sequence[Sequence[Pair]]) -> list[str]:
     said = []
+    one_margin = len({shared_margin(first, b) for b in others}) == 1
     every = [p for each in pairs for p in each if p.effect is not None]
     apart = sum(bool(p.effect and p.effect.confirmed) for p in every)
     if every:
@@ -128,7 +129,7 @@ def _summary(first: Analysis, others: Sequence[Analysis], pairs: Sequence[Sequen
     else:
         said.append("No arm is tested against that of another study.")
     for b, each in zip(others, pairs, strict=True):
-        compared = [p for p in each if p.equivalence_p is not None]
+        compared = [p for p in each if p.equivalence_p is not None and one_margin]
         shown = sum(p.equivalence_p is not None and p.equivalence_p < ALPHA for p in compared)
         if compared and not late_margin(first, b):
             what = f"{shown} of {len(compared)} recipes are equivalent to those of `{first.plan.study}`"

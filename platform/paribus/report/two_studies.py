@@ -60,14 +60,18 @@ def compare(first: StudyData, second: StudyData) -> ReportModel:
         ParibusError: both are the same plan, or Paribus did not train one of them.
     """
     a, b = analyses = analysed((first, second))
-    (pairs,) = tested(a, [b])
+    (pairs,) = tested(a, [b], same=False)
     tables = (_results(a, b, pairs), _recipes(a, b, pairs), settings(analyses, ("first", "second")))
     return comparison(analyses, _summary(a, b, pairs), tables, _both(a, b))
 
 
-def tested(a: Analysis, others: Sequence[Analysis]) -> list[list[Pair]]:
-    """Return the pairs of the first study with each other one, with their tests, corrected over all of them."""
+def tested(a: Analysis, others: Sequence[Analysis], *, same: bool) -> list[list[Pair]]:
+    """Return the pairs of the first study with each other one, with their tests, corrected over all of them.
+
+    With ``same``, only arms with the same recipe are tested, not those with only the same label.
+    """
     found = [(b, pair) for b in others for pair in _with_effects(a, b)]
+    found = [(b, pair if pair.same or not same else replace(pair, effect=None, reason="")) for b, pair in found]
     effects = corrected(pair.effect for _, pair in found)
     alike = holm([_equivalence_p(a, b, pair, e) for (b, pair), e in zip(found, effects, strict=True)])
     done: dict[int, list[Pair]] = {id(b): [] for b in others}

@@ -33,7 +33,7 @@ def next_interim(plan: Plan) -> Plan | None:
 def interim_text(looks: InterimRule) -> str:
     """Return the declared rule in words."""
     counts = ", ".join(map(str, looks.at[:-1])) + f" and {looks.at[-1]}"
-    decided = "every arm is separated from the base after Holm's correction, or equivalent to it"
+    decided = "every arm is separated from the base at 5% after Holm's correction, or equivalent to it"
     width = f"every difference to the base has an interval of length {looks.width} at most"
     return (
         f"looks at {counts} seeds an arm, {SPENDING_WORDS[looks.spending]} spending; the first look at which "

@@ -6,7 +6,6 @@ import math
 import random
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,38 +16,12 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.lost_runs import fragile
 from paribus.report.analysis.names import arm_names
 from paribus.report.build import build_report
-from paribus.report.inputs import Outcome, RunData, StudyData
 from paribus.report.model import Cell, ReportModel
 from paribus.run_folder.folder import MetricLine
-from support.studies import Shape, made_up_study
+from support.studies import SCORE, Shape, made_up_study, scored
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from claims import claims, null_study
-
-SCORE = "eval/heldout/avg_at_1"
-
-
-def scored(shape: Shape, score: Callable[[str, int], float | Outcome | None]) -> StudyData:
-    """A study without counts per problem, with this score by label of the arm and seed, or without: how the run ended.
-
-    ``None``: the run failed.
-    """
-    data = made_up_study(shape)
-    label = {a.key: a.label for a in data.plan.arms}
-
-    def moved(run: RunData) -> RunData:
-        value = score(label[run.arm], run.seed)
-        if value is None or isinstance(value, str):
-            return replace(run, outcome=value or "failed", lines=(), evaluations=())
-        lines = tuple(
-            MetricLine(step=x.step, time_ms=x.time_ms, values={**x.values, SCORE: value if x.step else 0.0})
-            if SCORE in x.values
-            else x
-            for x in run.lines
-        )
-        return replace(run, evaluations=(), lines=lines)
-
-    return replace(data, runs=tuple(map(moved, data.runs)))
 
 
 def cell(model: ReportModel, key: str, row: str, column: str) -> Cell:
@@ -223,13 +196,13 @@ def spread(label: str, seed: int, move: float = 0.1) -> float:
 def test_seeds_of_the_answer_are_those_compared() -> None:
     """Five seeds were planned, but two or three have both runs: the answer states these, and how many were planned."""
     two = build_report(scored(TWO, lambda label, s: spread(label, s) if s < 2 else None))
-    assert two.answer.startswith("Nothing is tested: 2 of 5 planned seeds are too few.")
+    assert two.answer.startswith("No difference from the base is tested: 2 of 5 planned seeds are too few.")
     three = build_report(scored(TWO, lambda label, s: spread(label, s, 0) if label == "base" or s < 3 else None))
     assert "Undecided at 3 of 5 planned seeds: `clip_higher` and `token_level`." in three.answer
     one = build_report(
         scored(TWO, lambda label, s: spread(label, s) if (s < 3 if label == "base" else s > 1) else None)
     )
-    assert one.answer.startswith("Nothing is tested: 1 of 5 planned seeds is too few.")
+    assert one.answer.startswith("No difference from the base is tested: 1 of 5 planned seeds is too few.")
     assert any("(one seed pair, too few for a test)" in w for w in one.words)
     assert "single run" not in " ".join((one.answer, *one.summary, *one.words))
 
@@ -268,7 +241,7 @@ def test_all_tricks_without_spread_are_not_undecided() -> None:
     model = build_report(scored(shape, lambda label, _: float(label != "base")))
     assert model.answer.endswith("Both tricks together, without a test: +1.")
     (ladder,) = (s for s in model.summary if s.startswith("Ladder"))
-    assert "without a test, because all seeds agree in held-out accuracy: +1." in ladder
+    assert "without a test, because every seed has the same difference in held-out accuracy: +1." in ladder
     assert "undecided" not in model.answer + ladder
     unpaired = build_report(scored(replace(TWO, paired=False), lambda label, _: 0.5 + 0.1 * (label != "base")))
     assert unpaired.answer.startswith("All seeds of an arm agree in held-out accuracy, so without a test: ")

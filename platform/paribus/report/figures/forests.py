@@ -10,7 +10,7 @@ from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import CellEffects, contributions, effect_measures, effects, singles
 from paribus.report.effect_words import claimed
 from paribus.report.model import Figure, Forest, Interval, Matrix, rounded, stored
-from paribus.report.tables.cells import effect_cell, side_of
+from paribus.report.tables.cells import effect_cell, level_text, side_of
 from paribus.report.tables.effects import CONTRIBUTIONS
 from paribus.study.contrasts import FACTORIALS, interactions, main_effects, tricks_of
 from paribus.study.plan import Row
@@ -37,8 +37,9 @@ def forest_figure(analysis: Analysis) -> Figure | None:
     return Figure(
         key="forest",
         title="What each arm moves, as intervals",
-        caption=f"Difference from `{base}`, {paired}, with 95% t interval; no interval with fewer than 3 seeds. Filled "
-        "marks: the interval excludes 0, before any correction. Blue: better, orange: worse, teal: neither is meant.",
+        caption=f"Difference from `{base}`, {paired}, with {level_text(analysis)} t interval; no interval with "
+        "fewer than 3 seeds. Filled marks: the interval excludes 0, before any correction. Blue: better, orange: "
+        "worse, teal: neither is meant.",
         forests=tuple(f for f in forests if f.intervals),
         table="effects",
     )
@@ -59,8 +60,8 @@ def answer_figure(analysis: Analysis) -> Figure | None:
     return Figure(
         key="answer",
         title=f"Every arm against `{analysis.label(analysis.plan.base)}`",
-        caption="95% t intervals. Blue: better, orange: worse, where the interval leaves out 0. Filled: shown after "
-        "correction for all arms. Grey: undecided.",
+        caption=f"{level_text(analysis)} t intervals. Blue: better, orange: worse, where the interval leaves out 0. "
+        "Filled: shown after correction for all arms. Grey: undecided.",
         forests=(forest,),
         table="comparisons",
         lead=True,
@@ -105,8 +106,8 @@ def contribution_figure(analysis: Analysis) -> Figure | None:
     return Figure(
         key="contributions.figure",
         title="What each trick contributes",
-        caption="With 95% t intervals; none with fewer than 3 seeds. Blue (better) and orange (worse): the "
-        "interval excludes 0, uncorrected.",
+        caption=f"With {level_text(analysis)} t intervals; none with fewer than 3 seeds. Blue (better) and orange "
+        "(worse): the interval excludes 0, uncorrected.",
         forests=tuple(forests),
         table="contributions",
     )

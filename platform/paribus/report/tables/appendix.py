@@ -167,11 +167,18 @@ def _by_step(analysis: Analysis, arm: str) -> dict[int, dict[int, float]]:
 
 def seeds_table(analysis: Analysis) -> Table:
     """Return the score of every run."""
-    columns = tuple(Column(key=f"seed_{s}", label=f"seed {s}", unit=analysis.score.unit) for s in analysis.plan.seeds)
-    rows = [
-        TableRow(label=analysis.label(a.key), cells=tuple(_seed_cell(analysis, a.key, s) for s in analysis.plan.seeds))
-        for a in analysis.plan.arms
-    ]
+    plan, unit = analysis.plan, analysis.score.unit
+    seeds = {arm.key: plan.seeds for arm in plan.arms}
+    columns = tuple(Column(key=f"seed_{s}", label=f"seed {s}", unit=unit) for s in plan.seeds)
+    if not plan.paired:  # each run has a seed of its own
+        seeds = {arm.key: tuple(sorted(r.seed for r in analysis.runs(arm.key))) for arm in plan.arms}
+        most = max(map(len, seeds.values()))
+        columns = tuple(Column(key=f"run_{k}", label=f"run {k}", unit=unit) for k in range(1, most + 1))
+    rows = []
+    for arm, own in seeds.items():
+        cells = [_seed_cell(analysis, arm, s) for s in own]
+        cells += [NOT_APPLICABLE] * (len(columns) - len(cells))
+        rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
     return Table(
         key="seeds",
         title="Every run",

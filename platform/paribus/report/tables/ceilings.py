@@ -11,6 +11,7 @@ from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.model import Cell, Column, Table, TableRow, rounded, stored
 from paribus.report.tables.cells import (
     MISSING,
+    MOST_DECIMALS,
     NOT_APPLICABLE,
     decimals_for,
     effect_cell,
@@ -193,13 +194,16 @@ def ratio_text(effect: Effect) -> str:
     value = _exp(e.value)
     if e.low is None or e.high is None or not e.sd:
         return _ratio(value)
-    return f"{_ratio(value)} [{_ratio(_exp(e.low))}, {_ratio(_exp(e.high))}]"
+    ends, more = [_exp(e.low), _exp(e.high)], 0
+    while e.separated and any(_ratio(end, more) == _ratio(1.0, more) for end in ends) and more < MOST_DECIMALS:
+        more += 1
+    return f"{_ratio(value, more)} [{', '.join(_ratio(end, more) for end in ends)}]"
 
 
-def _ratio(value: float) -> str:
+def _ratio(value: float, more: int = 0) -> str:
     if value > 999:
         return "more than 999"
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.{(0 if value >= 100 else 1 if value >= 10 else 2) + more}f}"
 
 
 def _exp(value: float) -> float:

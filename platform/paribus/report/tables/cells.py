@@ -12,6 +12,7 @@ from paribus.report.analysis.lost_runs import fragile
 from paribus.report.analysis.measures import Measure, diverged, meaning_of
 from paribus.report.model import Cell, Column, Side, TableRow, Verdict, rounded, stored
 from paribus.stats.intervals import Estimate, decimals_of
+from paribus.stats.multiple_testing import level_at
 from paribus.stats.power import CAP
 
 MISSING = Cell(text="n/a")
@@ -22,6 +23,12 @@ NOT_APPLICABLE = Cell(text="—")
 """Not applicable."""
 
 
+MOST_DECIMALS = 6
+"""Decimals that are printed where fewer would put a number on a limit that it does not reach."""
+
+_LEVELS = (0.01, 0.02, 0.03, 0.04, 0.05)
+
+
 def decimals_for(se: float | None, value: float) -> int:
     """Return the decimals to print: one significant digit of the standard error, or else 3 digits of the value."""
     if se:
@@ -30,10 +37,12 @@ def decimals_for(se: float | None, value: float) -> int:
 
 
 def precision(estimate: Estimate) -> int:
-    """Return the decimals of an estimate: one more if a nonzero end of a separated interval would print as 0."""
+    """Return the decimals of an estimate: more if a nonzero end of a separated interval would print as 0."""
     decimals = decimals_for(estimate.se, estimate.value)
     nearest = min(abs(estimate.low or 0), abs(estimate.high or 0))
-    return decimals + 1 if estimate.separated and round(nearest, decimals) == 0 else decimals
+    while estimate.separated and round(nearest, decimals) == 0 and decimals < MOST_DECIMALS:
+        decimals += 1
+    return decimals
 
 
 def single_decimals(estimate: Estimate) -> int:
@@ -51,12 +60,15 @@ def number(value: float, decimals: int, *, signed: bool = False) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """Return p with two significant digits, at most three decimals."""
+    """Return p with two significant digits, at most three decimals, but never rounded up to a level of a test."""
     if p is None:
         return "—"
     if p < 0.001:
         return "<0.001"
-    return f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
+    decimals = 3 if p < 0.0995 else 2
+    while round(p, decimals) in _LEVELS and p < round(p, decimals) and decimals < MOST_DECIMALS:
+        decimals += 1
+    return f"{p:.{decimals}f}"
 
 
 def p_words(p: float) -> str:
@@ -283,6 +295,11 @@ def measure_row(analysis: Analysis, label: str, arm: str, measures: Iterable[Mea
 def finished(analysis: Analysis, arm: str) -> int:
     """Return the number of the arm's runs that finished as planned."""
     return sum(r.outcome == "finished" for r in analysis.runs(arm))
+
+
+def level_text(analysis: Analysis) -> str:
+    """Return the confidence level of the intervals, for example ``95%``; at an interim analysis it is higher."""
+    return f"{100 * level_at(analysis.share):.4g}%"
 
 
 def pairing(analysis: Analysis) -> str:

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import MIN_SEEDS, Values, corrected
 from paribus.report.model import Cell, Column, Figure, Matrix, Table, TableRow
-from paribus.report.tables.cells import MISSING, adjusted_cell, effect_cell, interval_notes, mean_cell, pairing
+from paribus.report.tables.cells import (
+    MISSING,
+    adjusted_cell,
+    effect_cell,
+    interval_notes,
+    level_text,
+    mean_cell,
+    pairing,
+)
 from paribus.stats.intervals import Estimate
 from paribus.study.grids import MOST_CONTRASTS, MOST_PAIRS, Grid, grids
 
@@ -101,7 +109,7 @@ def grid_figures(analysis: Analysis) -> Iterator[Figure]:
             key=f"{grid.design}.heat",
             title=f"Score by values in `{grid.design}`",
             caption="Blue is above the mean of all cells, orange below; darker is farther. Means over all other paths, "
-            "with 95% t intervals from 3 seeds on; nothing in a colour is tested.",
+            f"with {level_text(analysis)} t intervals from 3 seeds on; nothing in a colour is tested.",
             matrices=tuple(_heat(analysis, grid, a, b) for a, b in grid.pairs),
             table=f"{grid.design}.effects",
         )

@@ -36,7 +36,9 @@ NO_TEST = (
 )
 
 
-UNCHECKED = "not checked: the run has no recorded status (it has recorded no step), or none can be read."
+UNCHECKED = (
+    "not checked: the run has no recorded status (it has recorded no step, or too few to judge), or none can be read."
+)
 SO_FAR = "…: the status so far of a run that has not finished."
 STOPPED = "†: a run that a finding stopped counts here with that finding; the table of lost runs has the reason."
 
@@ -133,7 +135,10 @@ def _some(found: Sequence[Raised]) -> str:
 def _notes(analysis: Analysis, unchecked: bool) -> Iterable[str]:
     runs = analysis.data.runs
     profiles = listed(f"`{p}`" for p in dict.fromkeys(r.health.profile for r in runs if r.health))
-    yield f"Detectors set each status while the run trained, by the thresholds of {profiles}; no run is checked again."
+    when = "while the run trained"
+    if any(r.external and r.external.origin == "imported" for r in runs):
+        when = "when its log was imported" if all(r.external for r in runs) else f"{when}, or when its log was imported"
+    yield f"Detectors set each status {when}, by the thresholds of {profiles}; no run is checked again."
     yield NO_TEST
     if unchecked:
         yield UNCHECKED

@@ -178,7 +178,7 @@ def _leaders(analysis: Analysis, arms: Iterable[str]) -> frozenset[str]:
 
     The tests are corrected over all pairs. A precise arm can be significantly worse than the best while a noisier
     arm with a lower score is not; the precise arm counts as a leader too, so that no leader scores below an arm
-    that is not one. Empty if an arm has fewer than :data:`MIN_SEEDS` seeds.
+    that is not one. Empty if an arm has fewer than :data:`MIN_SEEDS` seeds, or if two can't be compared.
     """
     estimates = {a: analysis.estimate(a, analysis.score) for a in dict.fromkeys(arms)}
     known = {a: e for a, e in estimates.items() if e is not None and e.n >= MIN_SEEDS}
@@ -188,6 +188,8 @@ def _leaders(analysis: Analysis, arms: Iterable[str]) -> frozenset[str]:
     top = max(known, key=lambda a: sign * known[a].value)
     pairs = list(combinations(known, 2))  # all pairs, because the data also choose the best arm
     effects = dict(zip(pairs, corrected(analysis.effect(a, b, analysis.score) for a, b in pairs), strict=True))
+    if None in effects.values():
+        return frozenset()
     worse = {a for pair, e in effects.items() if top in pair and e is not None and _told_apart(e) for a in pair}
     lowest = min(sign * known[a].value for a in known if a == top or a not in worse)
     return frozenset(a for a in known if sign * known[a].value >= lowest)
@@ -220,7 +222,11 @@ def _bold_note(analysis: Analysis, rows: Sequence[Row], best: frozenset[str]) ->
             "pairs of rows), and every arm that scores as well as one of these."
         ]
     few = any(len(analysis.values(r.arm, analysis.score)) < MIN_SEEDS for r in rows)
-    return ["No bold: an arm has fewer than 3 seeds, so a ranking is not supported."] if few else []
+    if few:
+        return ["No bold: an arm has fewer than 3 seeds, so a ranking is not supported."]
+    arms = [*dict.fromkeys(r.arm for r in rows)]
+    apart = any(not analysis.same_meaning(arms[0], arm, analysis.score) for arm in arms[1:])
+    return ["No bold: not all rows can be compared with each other."] if apart else []
 
 
 def _few(analysis: Analysis, arms: Iterable[str]) -> list[str]:

@@ -50,6 +50,8 @@ def search_words(analysis: Analysis) -> list[str]:
     ranking = analysis.plan.ranking
     if ranking is None or not ranking.confirmed or len(ranking.rule.over) < 2:
         return []
+    if not ranking.importance and ranking.rule.importance:
+        return [f"Search `{ranking.design}`: which path mattered can't be rated, because the scores of its trials tie."]
     if not ranking.importance:
         return [
             f"Search `{ranking.design}`: which path mattered is not rated; `importance: ped_anova` in its design asks "
