@@ -12,8 +12,7 @@ from paribus.report.analysis.measures import score_measure, value_of
 from paribus.report.collect import read_runs
 from paribus.report.inputs import StudyData
 from paribus.report.model import Table
-from paribus.report.tables.cells import level_text
-from paribus.stats.multiple_testing import ALPHA
+from paribus.stats.multiple_testing import ALPHA, level_at
 from paribus.store.models import StudyRecord
 from paribus.store.reader import Reader
 from paribus.study.adaptive import interim_text, next_interim
@@ -107,7 +106,7 @@ def interim_note(analysis: Analysis) -> str:
     early = f" {BIASED}" if len(analysis.plan.seeds) < rule.at[-1] else ""
     return (
         f"Declared before the launch: {interim_text(rule)}. {where(analysis)}: each interval is taken at "
-        f"{level_text(analysis)}, so that those of all interim analyses together cover with 95%, and each p is "
+        f"{100 * level_at(share):.4g}%, so that those of all interim analyses together cover with 95%, and each p is "
         f"divided by this analysis's share of the 5%, {share:.3g}.{early}"
     )
 

@@ -174,9 +174,9 @@ def _learning(analysis: Analysis) -> str:
         return f"{subject} has no score before training, so how much it has learned is not known."
     if not seeds:
         return f"{NOT_COMPARED}, because {lost_all(analysis, base, subject[:1].lower() + subject[1:])}."
-    ends = analysis.estimate(base, start_measure(analysis.evaluate)), analysis.estimate(base, analysis.score)
+    ends = [analysis.estimate(base, start_measure(analysis.evaluate)), analysis.estimate(base, analysis.score)]
     if len(seeds) < max(len(before), len(after)):  # both ends are of the same runs
-        ends = tuple(at_look(mean_interval([each[s] for s in seeds]), analysis.share) for each in (before, after))
+        ends = [at_look(mean_interval([each[s] for s in seeds]), analysis.share) for each in (before, after)]
     if len(seeds) < MIN_SEEDS:
         noise = analysis.answer_error(base, analysis.score)
         digits = decimals_for(noise, after[seeds[0]]) if noise else 3
