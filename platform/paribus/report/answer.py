@@ -73,7 +73,7 @@ def _seeds(analysis: Analysis, found: Sequence[Effect]) -> str:
     if counts == [planned]:
         return f"{planned} seeds"
     count = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    if analysis.plan.external:  # nobody has planned a number
+    if analysis.plan.external:  # no number was planned
         return f"{count} seed{'' if count == '1' else 's'}"
     return f"{count} of {planned} planned seeds"
 

@@ -239,6 +239,13 @@ def test_a_sentence_names_the_path_that_mattered_most_or_how_to_ask(blocks):
     assert "`importance: ped_anova`" in text
 
 
+def test_paths_of_trials_that_tie_cannot_be_rated(blocks):
+    """The evaluator was named and has nothing to rate: the sentence does not ask for what the design has."""
+    plan = blocks(lambda _: 0.5)[-1]
+    (text,) = (t for t in build_report(results(plan, lambda _: 0.5)).summary if t.startswith("Search"))
+    assert text == "Search `lr`: which path mattered can't be rated, because the scores of its trials tie."
+
+
 def test_a_trial_without_a_score_ends_before_the_last_axis(blocks):
     """Its line is dotted and has no point on the axis of the score; the plot is drawn all the same."""
     plan = blocks(hill)[-1]
