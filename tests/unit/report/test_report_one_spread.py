@@ -23,7 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from claims import null_study
 
 SHAPE = Shape(seeds=3, steps=4, every=1, problems=1000)
-COUNT = re.compile(r"(\d+) of 10 arms differs? from the base if all arms share one spread; (\d+) of 10 without that\.")
+COUNT = re.compile(
+    r"(\d+) of 10 arms (?:is|are) shown to differ from the base if all arms share one spread; (\d+) of 10 without"
+)
 
 
 def one_arm_moved(seed: int, *, shared: float = 0.0, seeds: int = 3) -> StudyData:
