@@ -130,11 +130,9 @@ def _together(analysis: Analysis) -> list[str]:
         return []
     every = "Both tricks" if len(tricks) == 2 else f"All {len(tricks)} tricks"
     if {s.name for s in singles(analysis) if s.trick} - set(tricks):  # or it would be read as those just named
-        every = (
-            listed(f"`{t}`" for t in tricks)
-            if len(tricks) <= SHOWN
-            else f"The {len(tricks)} tricks of `{rows[-1].design}`"
-        )
+        whole = f"`{rows[-1].design}`" if rows else "the full recipe"
+        named = listed(f"`{t}`" for t in tricks)
+        every = named if len(tricks) <= SHOWN else f"The {len(tricks)} tricks of {whole}"
     size = interval_text(effect.estimate, signed=True)
     if effect.untestable:
         return [f"{every} together, without a test: {_plain(effect.estimate.value)}."]
@@ -221,9 +219,6 @@ def _health(analysis: Analysis) -> str:
     unknown = f"; {rest} not checked" if rest else ""
     critical = [e for e in raised(checked) if e.state == "critical"]
     most = [e.detector for e in critical if e.runs == critical[0].runs]
-    worst = (
-        f" Critical most often: {listed(most)}, in {critical[0].runs}{' each' if len(most) > 1 else ''}."
-        if most
-        else ""
-    )
+    each = " each" if len(most) > 1 else ""
+    worst = f" Critical most often: {listed(most)}, in {critical[0].runs}{each}." if most else ""
     return f"Health: of {len(checked)} checked runs {listed(counts)}{unknown}.{worst}"

@@ -20,7 +20,7 @@ from paribus.report.declared import Declared
 from paribus.report.figures.forests import answer_figure
 from paribus.report.follow_up import _verdict
 from paribus.report.inputs import External, RunData, StudyData
-from paribus.report.sentences import warnings
+from paribus.report.sentences import _ladders, _learning, warnings
 from paribus.report.several_studies import compare_all
 from paribus.report.tables.appendix import seeds_table
 from paribus.report.tables.ceilings import ratio_text
@@ -39,39 +39,47 @@ BASE = (0.50, 0.54, 0.58, 0.52, 0.56)
 SPREAD = (-0.001, 0.0055, -0.001, 0.0135, -0.017)
 
 
-def shifted(by: float, shape: Shape = SOLO) -> StudyData:
+def shifted(by: float) -> StudyData:
     """A study in which `clip_higher` moves the score by so much, with the same spread, and `soft_overlong` does not."""
     other = {"base": BASE, "soft_overlong": (0.49, 0.57, 0.55, 0.54, 0.57)}
     clip = [b + by + s for b, s in zip(BASE, SPREAD, strict=True)]
-    return scored(shape, lambda label, seed: other.get(label, clip)[seed])
+    return scored(SOLO, lambda label, seed: other.get(label, clip)[seed])
 
 
-def between(low: float, high: float, study: Callable[[float], StudyData]) -> StudyData:
-    """The study, by its shift, in which p of the first arm after correction lies between two limits."""
+def between(low: float, high: float) -> StudyData:
+    """A shifted study in which p of the first arm after correction lies between two limits."""
     for thousandths in range(50):
-        data = study(thousandths / 1000)
+        data = shifted(thousandths / 1000)
         effect = next(iter(Analysis(data).to_base.values()))
         if effect is not None and effect.p_adjusted is not None and low < effect.p_adjusted < high:
             return data
     raise AssertionError("no such shift")
 
 
-def test_tricks_of_a_ladder_are_named_if_they_are_not_all() -> None:
-    """A ladder of two tricks beside four single ones: "both tricks" would be read as the two just named."""
-    short = made_up_study(Shape(seeds=5, designs=("cumulative", "add_one"), tricks=("clip_higher", "soft_overlong")))
-    assert "Both tricks together" in answer(Analysis(short))
+def with_two_more(short: StudyData) -> StudyData:
+    """The study with two more tricks alone."""
     long = made_up_study(Shape(seeds=5, designs=("add_one",)))
     more = ("token_level", "dynamic_sampling")
     arms = tuple(a for a in long.plan.arms if a.label in more)
     rows = (*short.plan.rows, *(r for r in long.plan.rows if r.label in more))
     runs = (*short.runs, *(r for r in long.runs if r.arm in {a.key for a in arms}))
-    both = replace(short, runs=runs, plan=replace(short.plan, rows=rows, arms=(*short.plan.arms, *arms)))
-    assert "`clip_higher` and `soft_overlong` together lowered it" in answer(Analysis(both))
+    return replace(short, runs=runs, plan=replace(short.plan, rows=rows, arms=(*short.plan.arms, *arms)))
+
+
+@pytest.mark.parametrize(("design", "whole"), [("cumulative", "`ladder`"), ("leave_one_out", "the full recipe")])
+def test_tricks_that_are_not_all_are_named(monkeypatch: pytest.MonkeyPatch, design: str, whole: str) -> None:
+    """Two tricks together beside four single ones: "both tricks" would be read as the two just named."""
+    short = made_up_study(Shape(seeds=5, designs=("add_one", design), tricks=("clip_higher", "soft_overlong")))
+    assert "Both tricks together" in answer(Analysis(short))
+    both = Analysis(with_two_more(short))
+    assert "`clip_higher` and `soft_overlong` together lowered it" in answer(both)
+    monkeypatch.setattr("paribus.report.answer.SHOWN", 1)
+    assert f"The 2 tricks of {whole} together lowered it" in answer(both)
 
 
 def test_a_follow_up_settles_only_what_the_report_claims() -> None:
     """Between the level of a sentence and 5% an arm is undecided in the report, and gets its seeds."""
-    analysis = Analysis(between(0.031, 0.049, shifted))
+    analysis = Analysis(between(0.031, 0.049))
     (arm, effect), *_ = analysis.to_base.items()
     assert effect is not None
     assert effect.confirmed
@@ -114,10 +122,8 @@ def test_runs_with_seeds_of_their_own_are_all_shown(tmp_path: Path) -> None:
 def test_a_budget_that_no_run_spent_makes_none_cheaper() -> None:
     """Runs that ended before their budget cost less than others only if there are others."""
     data = made_up_study(SOLO)
-    arms = tuple(
-        replace(a, recipe=a.recipe.model_copy(update={"schedule": a.recipe.schedule.model_copy(update={"tokens": t})}))
-        for a, t in zip(data.plan.arms, (10**9, 10**9, 10**9), strict=True)
-    )
+    schedule = data.plan.arms[0].recipe.schedule.model_copy(update={"tokens": 10**9})
+    arms = tuple(replace(a, recipe=a.recipe.model_copy(update={"schedule": schedule})) for a in data.plan.arms)
     (said,) = [w for w in warnings(Analysis(replace(data, plan=replace(data.plan, arms=arms)))) if "schedule" in w]
     assert said.startswith(
         "15 of 15 runs ended by `schedule.steps` before they had spent `schedule.tokens`: `base` (5)"
@@ -145,16 +151,13 @@ def test_both_ends_of_learning_are_of_the_same_runs() -> None:
         if run.arm != data.plan.base:
             return run
         start, end = (0.1, math.nan) if run.seed == 0 else (0.5, 0.6 + 0.01 * run.seed)
-        values = {0: start}
         lines = tuple(
-            replace(x, values={**x.values, SCORE: values.get(x.step, end)}) if SCORE in x.values else x
+            replace(x, values={**x.values, SCORE: end if x.step else start}) if SCORE in x.values else x
             for x in run.lines
         )
         return replace(run, lines=lines, evaluations=())
 
     analysis = Analysis(replace(data, runs=tuple(map(ends, data.runs))))
-    from paribus.report.sentences import _learning
-
     assert "went from 0.500 to 0.625" in _learning(analysis)
     assert "a change of +0.125" in _learning(analysis)
 
@@ -195,8 +198,6 @@ def test_a_ladder_that_ends_at_the_base_says_so() -> None:
     rows = tuple(replace(r, arm=data.plan.base) for r in data.plan.rows)
     runs = tuple(r for r in data.runs if r.arm == data.plan.base)
     analysis = Analysis(replace(data, runs=runs, plan=replace(data.plan, rows=rows, arms=data.plan.arms[:1])))
-    from paribus.report.sentences import _ladders
-
     assert _ladders(analysis) == ["Ladder `ladder`: its last row is the base."]
 
 
