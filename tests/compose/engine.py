@@ -193,9 +193,14 @@ def docker_compose(
     files: Sequence[Path], profile: str, *arguments: str, environment: Mapping[str, str], check: bool = True
 ) -> str:
     """Run Docker Compose with these files; return what it printed."""
-    words = [word for file in files for word in ("-f", str(file))]
-    command = [FOLDER / "docker-compose", "-p", PROJECT, *words, "--profile", profile, *arguments]
+    command = [*_program(files), "--profile", profile, *arguments]
     return run(*command, check=check, env=dict(environment), cwd=ROOT)
+
+
+def _program(files: Sequence[Path]) -> list[str]:
+    """Return the words that start Docker Compose with these files."""
+    words = [word for file in files for word in ("-f", str(file))]
+    return [str(FOLDER / "docker-compose"), "-p", PROJECT, *words]
 
 
 def _mounts(file: Path) -> Path:
@@ -248,9 +253,7 @@ class Compose:
 
     def type(self, line: str, folder: Path) -> str:
         """Type a line that begins with `docker compose` into a shell in a folder; return what it printed."""
-        files = [word for file in self._files for word in ("-f", str(file))]
-        words = shlex.join([str(FOLDER / "docker-compose"), "-p", PROJECT, *files])
-        script = f'docker() {{ shift; {words} "$@"; }}; {line}'
+        script = f'docker() {{ shift; {shlex.join(_program(self._files))} "$@"; }}; {line}'
         named = {"cwd": folder, "env": self.environment, "stdin": subprocess.DEVNULL}
         return self._service.call(lambda: run("bash", "-c", script, **named))
 

@@ -49,8 +49,8 @@ def pairs_words(analysis: Analysis) -> str:
     if not plan.paired:
         return "seeds are not paired (Welch)"
     how = "paired by seed" if analysis.paired else "not paired (Welch)"
-    rule = "as declared" if plan.pairing == "always" else "by the declared rule"
-    rule = "as without a rule" if analysis.late("pairing") else rule
+    declared = "as declared" if plan.pairing == "always" else "by the declared rule"
+    rule = "as without a rule" if analysis.late("pairing") else declared
     if r is None:
         return f"{how}, {rule}; the correlation of seeds is not known"
     least = least_correlation(len(analysis.values(plan.base, analysis.score)))

@@ -10,7 +10,12 @@ from paribus.stats.multiple_testing import ALPHA
 
 def claimed(effect: Effect, level: float) -> bool:
     """Whether a sentence may say that this effect is there: never of one that was declared after its results."""
-    return not effect.exploratory and effect.supported and effect.p_adjusted is not None and effect.p_adjusted < level
+    return not effect.exploratory and stands_out(effect, level)
+
+
+def stands_out(effect: Effect, level: float) -> bool:
+    """Whether the test of an effect is below the level of a claim, whenever it was declared."""
+    return effect.supported and effect.p_adjusted is not None and effect.p_adjusted < level
 
 
 def score_sentence(analysis: Analysis, effect: Effect, family: int) -> str:

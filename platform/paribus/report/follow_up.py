@@ -7,14 +7,14 @@ the choice, its tests would find differences that don't exist in far more than 5
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import full_recipe, gaps
-from paribus.report.effect_words import claimed
+from paribus.report.effect_words import stands_out
 from paribus.report.tables.cells import interval_text, number, p_text, precision
 from paribus.stats.multiple_testing import ALPHA
 from paribus.stats.power import CAP
@@ -118,13 +118,13 @@ def _verdict(analysis: Analysis, arm: str, effect: Effect | None, most: int) -> 
         return _Verdict(seeds=min(SETTLED, most), reason=f"{name} has too few seeds to be tested.")
     e = effect.estimate
     shown = analysis.equivalence.get(arm)
-    settled = claimed(effect, analysis.levels.score) and e.n >= SETTLED
-    if settled or not e.sd or (shown is not None and shown < ALPHA):
+    apart = stands_out(effect, analysis.levels.score)
+    if (apart and e.n >= SETTLED and not effect.exploratory) or not e.sd or (shown is not None and shown < ALPHA):
         return _Verdict()
     seen = f"{interval_text(e, signed=True)}, {e.n} {'pairs' if effect.paired else 'seeds'}"
     needed = analysis.seeds_to_find(effect, analysis.family)
     what = _what_to_find(analysis, effect)
-    if claimed(replace(effect, exploratory=False), analysis.levels.score):
+    if apart:
         after = f"p {p_text(effect.p_adjusted).replace('<', '< ')} after Holm"
         how = "after its results were there" if effect.exploratory else "with few seeds"
         reason = f"{name} stood out {how} ({seen}, {after}): fresh seeds show whether that was luck."

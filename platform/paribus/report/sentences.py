@@ -87,19 +87,18 @@ def claims_rule(analysis: Analysis) -> str:
 def warnings(analysis: Analysis) -> list[str]:
     """Return what lowers trust in the tables."""
     found = []
-    for outcome, text in (
+    ends = [(_end(analysis, r), r) for r in analysis.data.runs]
+    for end, text in (
         ("failed", "failed (left out of the means)"),
         ("cancelled", "cancelled (left out of the means)"),
         ("stopped_early", "stopped early (counted with the last evaluation)"),
+        ("unscored", "stopped early without an evaluation (left out of the means)"),
         ("pending", "not finished (left out of the means so far)"),
     ):
-        lost = [r for r in analysis.data.runs if r.outcome == outcome]
-        scored = [r for r in lost if outcome != "stopped_early" or r.seed in analysis.values(r.arm, analysis.score)]
-        unscored = [r for r in lost if r not in scored]
-        for runs, how in ((scored, text), (unscored, "stopped early without an evaluation (left out of the means)")):
-            if runs:
-                names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in runs))
-                found.append(f"{len(runs)} of {len(analysis.data.runs)} runs {how}: {names}.")
+        lost = [r for e, r in ends if e == end]
+        if lost:
+            names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in lost))
+            found.append(f"{len(lost)} of {len(analysis.data.runs)} runs {text}: {names}.")
     unsure = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if fragile(analysis, arm)]
     if unsure:
         found.append(
@@ -108,6 +107,12 @@ def warnings(analysis: Analysis) -> list[str]:
     found += [*cautions(analysis), *mixed_versions(analysis), *_checkpoints(analysis), *_budgets(analysis)]
     found += [note.message for note in analysis.plan.warnings if note.code != "cost"]  # costs are measured by now
     return found
+
+
+def _end(analysis: Analysis, run: RunData) -> str:
+    """Return a run's outcome, or ``unscored`` if it was stopped before its first score."""
+    stopped = run.outcome == "stopped_early"
+    return "unscored" if stopped and run.seed not in analysis.values(run.arm, analysis.score) else run.outcome
 
 
 def _budgets(analysis: Analysis) -> list[str]:

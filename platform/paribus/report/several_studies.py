@@ -32,8 +32,7 @@ def compare_all(studies: Sequence[StudyData]) -> ReportModel:
 
 
 def _results(first: Analysis, others: Sequence[Analysis], pairs: Sequence[Sequence[Pair]]) -> Table:
-    margins = {shared_margin(first, b) for b in others}
-    margin = margins.pop() if len(margins) == 1 else None
+    margin = _margin(first, others)
     columns = (
         Column(key="study", label="study"),
         Column(key="trainer", label="trainer", note="the runner; its versions are below, under what else differs"),
@@ -71,6 +70,12 @@ def _results(first: Analysis, others: Sequence[Analysis], pairs: Sequence[Sequen
 
 
 _TWO_SIDED = "two one-sided tests against the margin, which all studies declare; p by Holm over the recipes in several"
+
+
+def _margin(first: Analysis, others: Sequence[Analysis]) -> float | None:
+    """Return the margin that all studies declare; ``None`` without one."""
+    margins = {shared_margin(first, b) for b in others}
+    return margins.pop() if len(margins) == 1 else None
 
 
 def _rows(
@@ -120,7 +125,7 @@ def _all(analyses: Sequence[Analysis]) -> dict[str, str]:
 
 def _summary(first: Analysis, others: Sequence[Analysis], pairs: Sequence[Sequence[Pair]]) -> list[str]:
     said = []
-    one_margin = len({shared_margin(first, b) for b in others}) == 1
+    margin = _margin(first, others)
     every = [p for each in pairs for p in each if p.effect is not None]
     apart = sum(bool(p.effect and p.effect.confirmed) for p in every)
     if every:
@@ -129,11 +134,11 @@ def _summary(first: Analysis, others: Sequence[Analysis], pairs: Sequence[Sequen
     else:
         said.append("No arm is tested against that of another study.")
     for b, each in zip(others, pairs, strict=True):
-        compared = [p for p in each if p.equivalence_p is not None and one_margin]
+        compared = [p for p in each if p.equivalence_p is not None and margin is not None]
         shown = sum(p.equivalence_p is not None and p.equivalence_p < ALPHA for p in compared)
         if compared and not late_margin(first, b):
             what = f"{shown} of {len(compared)} recipes are equivalent to those of `{first.plan.study}`"
-            said.append(f"`{b.plan.study}`: {what} within the declared margin of ±{shared_margin(first, b):g}.")
+            said.append(f"`{b.plan.study}`: {what} within the declared margin of ±{margin:g}.")
         elif compared:
             said.append(f"`{b.plan.study}`: the margin was declared after results, so equivalence is exploratory.")
     return said

@@ -31,10 +31,9 @@ from paribus_dashboards.compare.page import part
 from paribus_dashboards.compare.view import MAX_ARMS, choose
 from paribus_dashboards.data.home import NotFound
 from paribus_dashboards.health.page import study_health
-from support.studies import Shape, made_up_study
+from support.studies import SCORE, Shape, made_up_study
 
 PAGE = "/study/made-up/compare"
-SCORE = "eval/heldout/avg_at_1"
 ENTROPY = "policy/entropy"
 
 

@@ -12,9 +12,7 @@ from paribus.report.analysis.lost_runs import fragile, is_lost, sensitivity
 from paribus.report.build import build_report
 from paribus.report.inputs import RunData
 from paribus.run_folder.folder import MetricLine
-from support.studies import Shape, made_up_study
-
-SCORE = "eval/heldout/avg_at_1"
+from support.studies import SCORE, Shape, made_up_study
 
 
 def test_a_seed_that_the_base_lost_is_counted_in_both_directions() -> None:

@@ -10,10 +10,9 @@ from paribus.report.build import build_report
 from paribus.report.inputs import RunData, StudyData
 from paribus.report.model import Line, ReportModel
 from paribus.run_folder.folder import MetricLine
-from support.studies import Shape, made_up_study
+from support.studies import SCORE, Shape, made_up_study
 
 TOKENS = 10_000
-SCORE = "eval/heldout/avg_at_1"
 
 
 def with_budget(*, spent: bool = True, name: str = "tokens") -> StudyData:

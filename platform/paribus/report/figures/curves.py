@@ -273,8 +273,7 @@ def device_time(analysis: Analysis) -> tuple[str, float]:
     runs = analysis.data.runs
     seconds = {a.key: analysis.values(a.key, analysis.costs["seconds"]) for a in analysis.plan.arms}
     longest = max((seconds[r.arm].get(r.seed, 0.0) * (r.gpus or 1.0) for r in runs), default=0.0)
-    devices = {r.gpus > 0 for r in runs}
+    devices = set[bool]() if analysis.plan.external else {r.gpus > 0 for r in runs}  # no log says what it ran on
     device = "GPU" if devices == {True} else "CPU" if devices == {False} else "device"
-    device = "device" if analysis.plan.external else device  # nothing says what these ran on
     name, size = next(((n, s) for n, s in (("hours", 3600.0), ("minutes", 60.0)) if longest >= s), ("seconds", 1.0))
     return f"{device}-{name}", 1 / size

@@ -224,9 +224,8 @@ def _bold_note(analysis: Analysis, rows: Sequence[Row], best: frozenset[str]) ->
     few = any(len(analysis.values(r.arm, analysis.score)) < MIN_SEEDS for r in rows)
     if few:
         return ["No bold: an arm has fewer than 3 seeds, so a ranking is not supported."]
-    arms = [*dict.fromkeys(r.arm for r in rows)]
-    apart = any(not analysis.same_meaning(arms[0], arm, analysis.score) for arm in arms[1:])
-    return ["No bold: not all rows can be compared with each other."] if apart else []
+    several = len({r.arm for r in rows}) > 1 and analysis.score.better != "neither"
+    return ["No bold: not all rows can be compared with each other."] if several else []
 
 
 def _few(analysis: Analysis, arms: Iterable[str]) -> list[str]:
