@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.contract import Timeouts
+from paribus.engines.process import proc_stat
 from paribus.failures import HUNG
 from paribus.run_folder.phases import DUMP, Sign, read_signs, stacks
 
@@ -150,7 +151,4 @@ def _doing(sign: Sign) -> str:
 
 def _state(pid: int) -> str:
     """Return the state letter of a process; empty where it is not known."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+    return next(iter(proc_stat(pid)), "")

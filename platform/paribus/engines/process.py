@@ -206,6 +206,17 @@ def signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
+def proc_stat(pid: int) -> list[str]:
+    """Return what ``/proc/PID/stat`` has after the name, from the state on; empty if there is no such process.
+
+    The name may be any bytes: a process chooses its own, and the kernel cuts it off within a character.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode("ascii").split()
+    except OSError:  # it may also end while it is read
+        return []
+
+
 def _descendants(root: int) -> set[int]:
     """Return the processes below a process that have not ended."""
     below: dict[int, list[int]] = {}
@@ -221,10 +232,10 @@ def _descendants(root: int) -> set[int]:
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """Yield the process id and the parent's process id of each process."""
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # the process has ended meanwhile
-            yield int(entry.parent.name), int(entry.read_text().rpartition(")")[2].split()[1])
+    """Yield the process id and the parent's process id of each process; nothing outside Linux."""
+    for name in [entry.name for entry in Path("/proc").iterdir()] if sys.platform == "linux" else ():
+        if name.isdecimal() and (fields := proc_stat(int(name))):
+            yield int(name), int(fields[1])
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -238,11 +249,8 @@ def _environment(pid: int) -> list[bytes]:
 def _start_time(pid: int) -> str:
     """Return when a process started; empty if there is no such process or it is a zombie."""
     if sys.platform == "linux":
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return ""
-        return "" if fields[0] in ("Z", "X") else fields[19]
+        fields = proc_stat(pid)
+        return "" if not fields or fields[0] in ("Z", "X") else fields[19]
     shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S607
     return shown.stdout.strip()
 

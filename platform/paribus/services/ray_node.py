@@ -160,7 +160,7 @@ def _ended(beside: subprocess.Popen[bytes] | None) -> set[int]:
 
 def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return ""
 

@@ -301,7 +301,8 @@ class Pool:
                 self._waiting.clear()
             for process in list(self._processes):
                 process.call = None
-                self._end(process, _CLOSED)
+                with suppress(OSError):  # the first error is the cause
+                    self._end(process, _CLOSED)
             for call in left:
                 if cause is None:
                     call.future.set_result(_CLOSED)
@@ -414,6 +415,16 @@ class Pool:
     def _end(self, process: _Process, why: Outcome) -> None:
         """Kill a process and all that it has started, and remove its files; its call has the outcome ``why``."""
         self._processes.remove(process)
+        try:
+            self._kill(process)
+        finally:  # also if the system refuses something, else whoever made the call would wait for ever
+            if process.call is not None:
+                process.call.future.set_result(why)
+            elif not process.loaded:
+                self._cannot_load(why)
+
+    @staticmethod
+    def _kill(process: _Process) -> None:
         if process.popen.poll() is None:  # else the keeper has ended all, and its number may be another's
             end_tree(process.keeper)
             signal_group(process.popen.pid, signal.SIGKILL)
@@ -424,10 +435,6 @@ class Pool:
                 stream.close()  # type: ignore[union-attr]
         end_kin(process.mark, variable=_MARK)
         process.folder.delete()
-        if process.call is not None:
-            process.call.future.set_result(why)
-        elif not process.loaded:
-            self._cannot_load(why)
 
     def _cannot_load(self, why: Outcome) -> None:
         """Fail a call for each process that could not load the function, so that none waits for ever.

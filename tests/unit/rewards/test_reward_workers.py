@@ -18,7 +18,7 @@ from paribus_runners.rewards.pool import PASSED_ON, Outcome, Pool, Worker, envir
 from paribus_runners.rewards.worker import MORE_TASKS, MOST_FILE
 
 SOURCE = """
-import os, signal, subprocess, sys, time
+import ctypes, os, signal, subprocess, sys, time
 
 def lengths(prompts, completions, answer, **columns):
     return [float(len(c)) for c in completions]
@@ -103,6 +103,10 @@ def prints(completions):
 def variables(completions):
     return [",".join(sorted(os.environ))]
 
+def misnamed(completions):
+    ctypes.CDLL(None).prctl(15, b"\\xff\\xfe", 0, 0, 0)
+    time.sleep(600)
+
 def shouts(completions):
     return [1.0 if c != "bad" else time.sleep(600) for c in completions]
 """
@@ -141,6 +145,7 @@ def test_a_function_gets_its_arguments_and_gives_its_scores(folder: Path, name: 
     [
         ("sleeps", "timeout", "no result within 0.5 s"),
         ("stops", "timeout", "no result within 0.5 s"),
+        ("misnamed", "timeout", "no result within 0.5 s"),
         ("raises", "exception", "ValueError: no digits in a"),
         ("leaves", "exception", "SystemExit: enough"),
         ("eats", "exception", "MemoryError"),
@@ -156,7 +161,7 @@ def test_a_function_gets_its_arguments_and_gives_its_scores(folder: Path, name: 
 )
 def test_every_failure_has_its_name(folder: Path, name: str, fault: str, reason: str) -> None:
     """A call that fails says how; it neither raises nor hangs."""
-    limit = 0.5 if name in ("sleeps", "stops") else 60.0
+    limit = 0.5 if fault == "timeout" else 60.0
     found = scores(_outcome(folder, name, timeout_s=limit), 3)
     assert (found[0], found[1]) == ([], fault)
     assert reason in found[2]
@@ -303,6 +308,20 @@ def test_a_machine_without_room_for_processes_gives_no_scores(folder: Path, monk
         ):
             call()
     made.close()
+
+
+def test_a_call_ends_even_if_its_process_cannot_be_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has timed out, whatever the system says to the kill; the next calls raise what it said."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(3, "No such process")
+
+    monkeypatch.setattr(pool, "end_kin", refused)
+    with _pool(folder, "sleeps") as made:
+        found = [made.submit(CALL) for _ in range(2)]
+        assert found[0].result(timeout=60).fault == "timeout"
+        with pytest.raises(ParibusError, match=r"cannot be called any more: ProcessLookupError: .*No such process"):
+            found[1].result(timeout=60)
 
 
 def test_one_process_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
