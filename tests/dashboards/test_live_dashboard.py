@@ -4,13 +4,18 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import expect
 
+from paribus.store.database import FILE
+from paribus.store.migrate import HEAD, VERSION_TABLE
 from paribus.testing.fake_runner import install
+from support.homes import made_up_home
 
 STEPS = 60
 STUDY = f"""
@@ -77,6 +82,26 @@ def test_a_board_follows_a_study_and_survives_its_server(training, serve, watch)
     page.locator(".chart").first.scroll_into_view_if_needed()
     page.wait_for_function("last => document.querySelector('.chart').data?.some(t => t.x.includes(last))", arg=STEPS)
     assert page.evaluate("window.never") == "reloaded"
+
+
+def test_a_page_that_is_not_available_is_loaded_again_once_it_is(tmp_path, serve, watch):
+    """Such as one that was opened while the store had another version."""
+    folder = tmp_path / "home"
+    made_up_home(folder)
+
+    def revise(revision):
+        with closing(sqlite3.connect(folder / FILE)) as file, file:
+            file.execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", [revision])
+
+    revise("9999")
+    look = watch(serve(folder))
+    look.expected += ["503"]
+    page = look.open("/study/made-up?sort=score")
+    expect(page.locator("main")).to_contain_text("a newer version wrote it")
+    expect(page.locator("main")).to_contain_text("loaded again when it is available")
+    revise(HEAD)
+    page.wait_for_selector(".tile")
+    assert look.query() == "?sort=score"
 
 
 def test_a_page_that_is_no_longer_answered_says_so(look):

@@ -32,7 +32,7 @@ from paribus.run_folder.series import Floats, Ints, Series
 from paribus.run_folder.series_file import RunSeries
 from paribus.scheduler.home_lock import LockOwner, lock_owner
 from paribus.store.budget import UNITS
-from paribus.store.database import FILE, database_url
+from paribus.store.database import FILE, NothingYet, database_url
 from paribus.store.models import (
     AttemptRecord,
     BudgetRecord,
@@ -113,7 +113,8 @@ class Home:
         """Return the store, opened for reading; it is opened again if its file was replaced.
 
         Raises:
-            StoreError: there is no store yet, it cannot be reached, or another version wrote it.
+            NothingYet: there is no store, or one without tables.
+            StoreError: it cannot be reached, or another version wrote it.
         """
         stamp = self._store_stamp()
         with self._lock:
@@ -134,8 +135,16 @@ class Home:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no store yet: nothing has run in this folder."""
-        return self._store_stamp() is None
+        """Whether there is no store yet: nothing has run in this folder.
+
+        Raises:
+            StoreError: see :meth:`reader`.
+        """
+        try:
+            self.reader()
+        except NothingYet:
+            return True
+        return False
 
     def close(self) -> None:
         """Close all connections."""

@@ -124,9 +124,9 @@ def _no_page(request: Request, _: Exception) -> Response:
 
 
 def _unavailable(request: Request, error: Exception) -> Response:
-    return _error(request, "Not available right now", str(error), 503)
+    return _error(request, "Not available right now", str(error), 503, again=True)
 
 
-def _error(request: Request, title: str, message: str, status: int) -> Response:
-    shown = render(request, "server/error.html", title=title, message=message)
+def _error(request: Request, title: str, message: str, status: int, *, again: bool = False) -> Response:
+    shown = render(request, "server/error.html", title=title, message=message, again=again)
     return Response(shown.body, status, {"cache-control": "no-store"}, "text/html; charset=utf-8")

@@ -1,6 +1,7 @@
 // Polling: <div data-poll="/..." data-every="5"> is replaced by the answer; an unchanged part costs a 304 and no redraw.
 // data-part="#id" takes this part of the answer. data-again="1" inside it polls after so many seconds. With data-merge,
 // the elements with a data-key that are new are inserted and the others stay: charts that are drawn are not drawn again.
+// With data-reload, an answer loads the whole page again; data-poll="" is the address of the page.
 (() => {
   if (window.PARIBUS_DATA) return;
   const away = document.querySelector(".away");
@@ -92,12 +93,13 @@
       });
       const date = Date.parse(answer.headers.get("Date"));
       if (date) skew = date - Date.now();
-      if (answer.status === 200) {
+      if (answer.status === 200 && element.dataset.reload !== undefined) location.reload();
+      else if (answer.status === 200) {
         const html = await answer.text();
         state.tag = answer.headers.get("ETag");
         if (element.isConnected) swap(element, html);
       }
-      state.trouble = refused(answer.status);
+      state.trouble = element.dataset.reload === undefined ? refused(answer.status) : "";
     } catch {
       state.trouble = unreachable;
     }

@@ -50,6 +50,10 @@ class Unreachable(StoreError):
     """The server did not answer, or aborted a transaction. The same call may work later."""
 
 
+class NothingYet(StoreError):
+    """There is no database, or one without tables: nothing has run yet, or a first study is about to make them."""
+
+
 class Locked(Unreachable):
     """Another program has kept the file locked for all of :data:`LOCK_S`."""
 

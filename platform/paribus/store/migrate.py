@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from paribus.errors import StoreError
 from paribus.home import data_root
-from paribus.store.database import Database, no_timeout, serialize
+from paribus.store.database import Database, NothingYet, no_timeout, serialize
 from paribus.store.tables import metadata
 
 VERSION_TABLE = "paribus_alembic_version"
@@ -46,12 +46,13 @@ def refuse_other_revision(database: Database) -> None:
     """Check that the database has the revision :data:`HEAD`.
 
     Raises:
-        StoreError: it is empty, or another version wrote it. The message says what to do.
+        NothingYet: it is empty.
+        StoreError: another version wrote it. The message says what to do.
     """
     with database.read() as connection:
         revision = revision_of(connection)
     if revision is None:
-        raise StoreError(f"the database {database.name} is empty. Run a study first (paribus run STUDY.yaml).")
+        raise NothingYet(f"the database {database.name} is empty. Run a study first (paribus run STUDY.yaml).")
     if revision != HEAD:
         newer = "a newer version wrote it. Update Paribus."
         remedy = newer if is_newer(revision) else "`paribus db upgrade` upgrades it."

@@ -15,7 +15,7 @@ from paribus.errors import StoreError, did_you_mean
 from paribus.store import remarks
 from paribus.store import tables as t
 from paribus.store.budget import UNITS, read_budget
-from paribus.store.database import FILE, Database, database_url
+from paribus.store.database import FILE, Database, NothingYet, database_url
 from paribus.store.deletion import Deletion, begun_with, what_goes
 from paribus.store.devices import devices_of
 from paribus.store.migrate import refuse_other_revision
@@ -87,7 +87,8 @@ class Reader:
         """Open the store of ``home`` for reading.
 
         Raises:
-            StoreError: it does not exist or cannot be reached, or another version wrote it.
+            NothingYet: it does not exist, or has no tables.
+            StoreError: it cannot be reached, or another version wrote it.
         """
         database = existing_database(home)
         try:
@@ -423,11 +424,11 @@ def existing_database(home: Path) -> Database:
     """Return the database of a home folder, at whatever revision.
 
     Raises:
-        StoreError: there is neither a server nor a file.
+        NothingYet: there is neither a server nor a file.
     """
     url = database_url(home)
     if url.get_backend_name() == "sqlite" and not (home / FILE).is_file():
-        raise StoreError(f"there is no store in {home}. Run a study first (paribus run STUDY.yaml), or name --home.")
+        raise NothingYet(f"there is no store in {home}. Run a study first (paribus run STUDY.yaml), or name --home.")
     return Database(url)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from paribus.run_folder.folder import MetricLine
+from paribus.store.database import FILE
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus_dashboards.data.cache import Cache
@@ -72,6 +73,9 @@ def test_a_home_folder_may_come_later(tmp_path, new_folder):
     """The dashboard can be started before the first study, and shows it once it is there."""
     seconds = [0.0]
     home = Home(tmp_path / "home", clock=lambda: seconds[0])
+    assert home.empty
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / FILE).touch()  # a first study is about to make the tables
     assert home.empty
     new_folder()
     assert not home.empty
