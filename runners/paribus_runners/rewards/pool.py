@@ -417,7 +417,7 @@ class Pool:
         self._processes.remove(process)
         try:
             self._kill(process)
-        finally:  # also if the system refuses something, else whoever made the call would wait for ever
+        finally:  # also if the system refuses something: the caller must not wait for ever
             if process.call is not None:
                 process.call.future.set_result(why)
             elif not process.loaded:
