@@ -239,7 +239,7 @@ def test_what_a_killed_import_left_is_replaced(at: Path) -> None:
     assert all((folder / "result.json").is_file() for folder in left)
     with Reader.open(at / ".paribus") as reader:
         assert audit(snapshot(reader)) == ()
-    assert "6 as planned" in typed("report", "six")
+    assert "6 of 6 runs ended, 6 finished" in typed("report", "six")
 
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow itself

@@ -172,7 +172,7 @@ def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
     }
     if len(found) != 1:
         many = f"{len(found)} runs have" if found else "there is no study with this name, and no run has"
-        raise StoreError(f"{many} a fingerprint that starts with `{digits}`; `paribus status STUDY --json` lists them")
+        raise StoreError(f"{many} a fingerprint that starts with `{digits}`; `paribus status STUDY` lists them")
     return next(iter(found.values()))
 
 

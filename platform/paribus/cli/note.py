@@ -33,7 +33,7 @@ def command(target: str, text: str | None, remove: bool, history: bool, folder: 
     """Write a note on STUDY (a name or a file) or RUN (the first digits of its fingerprint), in place of its old one.
 
     Without TEXT, show its note and tags. A note of a run is shown in all studies that share it. The fingerprints of
-    the runs of a study are in `paribus status STUDY --json`, and in the addresses of the dashboard.
+    the runs of a study are in `paribus status STUDY`, and in the addresses of the dashboard.
     """
     if text is not None and remove:
         raise click.UsageError("give a TEXT or --remove, not both")

@@ -17,6 +17,7 @@ from paribus.monitor.status import PAGE, listed, page_of
 from paribus.monitor.status import studies as all_studies
 from paribus.remote.client import Server, server_for
 from paribus.remote.received import visible
+from paribus.run_folder.folder import SHORT
 from paribus.scheduler.home_lock import LockOwner, serving
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
@@ -47,7 +48,8 @@ def command(
 ) -> None:
     """Show the studies in the store, or the runs of STUDY (a name or a file).
 
-    Of each run: state, attempt, step, last reward, health, reason, tags and note.
+    Of each run: the first digits of its fingerprint, which name its folder and what `paribus health` and
+    `paribus note` take, state, attempt, step, last reward, health, reason, tags and note.
     """
     study = study and study_name(study)
     if study and archived:
@@ -131,14 +133,14 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
         click.echo(json.dumps(found, indent=1))
         return
     more = [name for name in ("tags", "note") if any(e[name] for e in found["runs"])]
-    shown = table("arm", "seed", "state", "attempt", "step", "reward", "health", "reason", *more)
+    shown = table("run", "arm", "seed", "state", "attempt", "step", "reward", "health", "reason", *more)
     for e in found["runs"]:
         reward = "" if e["reward"] is None else f"{e['reward']:.3g}"
         state = e["state"].lower().replace("_", " ")
         health = f"{e['health']}: {e['detector']}" if e["detector"] else e["health"]
-        row = (e["arm"], str(e["seed"]), state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, health)
+        row = (state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, health, e["reason"])
         said = {"tags": tags_text(e["tags"]), "note": visible(e["note"], lines=True)}
-        shown.add_row(*row, e["reason"], *(said[name] for name in more))
+        shown.add_row(e["fingerprint"][:SHORT], e["arm"], str(e["seed"]), *row, *(said[name] for name in more))
     console().print(shown)
     if found["pages"] > 1 or found["page"] > 1:
         click.echo(

@@ -160,12 +160,20 @@ def _undecided(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> list[
     ended = [(name, runs, scores) for name, runs, scores in arms if all(r.outcome != "pending" for r in runs)]
     no_score = [name for name, _, scores in ended if not scores and name not in lost]
     stopped = [name for name, runs, scores in arms if scores and all(r.outcome == "stopped_early" for r in runs)]
+    apart = [
+        (f"`{s.name}`", analysis.same_meaning(s.arm, analysis.plan.base, analysis.score))
+        for s in singles(analysis)
+        if analysis.values(s.arm, analysis.score) and analysis.to_base.get(s.arm) is None
+    ]
+    elsewhere, no_seed = ([name for name, same in apart if same is each] for each in (False, True))
     parts = (
         (left, f"Undecided at {seeds}: {names}."),
         (after, f"Exploratory at {seeds}: {listed(after)}."),
         (few, f"Too few runs for a test: {listed(few)}."),
         (lost, f"Not compared, because every run was lost: {listed(lost)}."),
         (no_score, f"Not compared, because no run has a finite score: {listed(no_score)}."),
+        (elsewhere, f"Not compared, because trainers measure the score in other ways: {listed(elsewhere)}."),
+        (no_seed, f"Not compared, because no seed is also one of the base: {listed(no_seed)}."),
         (stopped, f"Every run stopped early, and counts with its last evaluation: {listed(stopped)}."),
     )
     return [text for found_here, text in parts if found_here]

@@ -26,8 +26,8 @@ def counts(analysis: Analysis) -> list[str]:
     whole = one_spread(analysis)
     if whole is None or not whole.by_arm or not analysis.family or analysis.late_arms:
         return []
-    arms = len(analysis.to_base)
-    alone = sum(e is not None and claimed(e, analysis.levels.score) for e in analysis.to_base.values())
+    compared = [e for e in analysis.to_base.values() if e is not None]
+    arms, alone = len(compared), sum(claimed(e, analysis.levels.score) for e in compared)
     with_it = len(whole.different)
     verb = "is" if with_it == 1 else "are"
     return [

@@ -52,7 +52,8 @@ def build_report(data: StudyData) -> ReportModel:
     complete = ended == len(data.runs) and not screening
     finished = sum(r.outcome == "finished" for r in data.runs)
     status = (
-        f"{'complete' if complete else 'incomplete'}: {ended} of {len(data.runs)} runs ended, {finished} as planned"
+        f"{'complete' if complete else 'incomplete'}: {ended} of {len(data.runs)} runs ended, {finished} "
+        f"{'finished' if data.plan.external else 'as planned'}"
     )
     status += f"; {stage_text(data.plan)}" if screening else ""
     status += f"; plus {len(data.screened)} runs of the search" if data.screened else ""
@@ -188,9 +189,9 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "evaluated every": f"{chosen.every} steps",
         **_horizon(plan),
         **{f"set {n}": set_text(each) for n, each in evaluate.all_sets.items() if n != name},
-        "seeds": ", ".join(map(str, plan.seeds)),
+        "seeds": ", ".join(map(str, plan.seeds)) if plan.paired or plan.external else "each run has its own",
         **_adaptive(plan),
-        "runs": f"{len(outcomes)} planned: {counts}",
+        "runs": f"{len(outcomes)}{'' if plan.external else ' planned'}: {counts}",
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
         "intervals": f"{LEVEL:.0%} Student t over training seeds{floor}",
         "tests": f"{'paired t by seed' if analysis.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",

@@ -321,6 +321,8 @@ def _not_compared(analysis: Analysis, arm: str) -> str:
     for each, whose in ((base, "the base"), (arm, "the arm")):
         if not analysis.values(each, analysis.score):
             return f"cannot be compared, because {lost_all(analysis, each, whose)}"
+    if not analysis.same_meaning(arm, base, analysis.score):
+        return "cannot be compared, because its trainer and that of the base measure the score in other ways"
     return "cannot be compared, because it and the base have no seed in common"
 
 

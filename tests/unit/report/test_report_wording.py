@@ -20,7 +20,7 @@ from paribus.report.declared import Declared
 from paribus.report.figures.forests import answer_figure
 from paribus.report.follow_up import _verdict
 from paribus.report.inputs import External, RunData, StudyData
-from paribus.report.sentences import _ladders, _learning, warnings
+from paribus.report.sentences import _ladders, _learning, _not_compared, warnings
 from paribus.report.several_studies import compare_all
 from paribus.report.tables.appendix import seeds_table
 from paribus.report.tables.ceilings import ratio_text
@@ -242,6 +242,36 @@ def external(
         run = RunData(fingerprint=planned.fingerprint, arm=planned.arm, seed=planned.seed, outcome="finished")
         runs.append(replace(run, lines=lines, external=origin))
     return Analysis(StudyData(plan=plan, runs=tuple(runs), provenance=PROVENANCE))
+
+
+def test_arms_of_another_trainer_are_not_compared_and_not_counted() -> None:
+    """Their score means something else; that they lack a seed of the base would be wrong."""
+    trainers = {"c": "TRL"}
+    seeds = {"a": [0, 1, 2], "b": [0, 1, 2], "c": [0, 1, 2]}
+    found = external(
+        seeds, lambda a, s: 0.5 + 0.1 * (a != "a") + 0.01 * s * s, trainer=lambda a: trainers.get(a, "verl")
+    )
+    assert "Not compared, because trainers measure the score in other ways: `c`." in answer(found)
+    assert "of 1 without that" in answer(found)
+    assert _not_compared(found, next(a.key for a in found.plan.arms if a.label == "c")) == (
+        "cannot be compared, because its trainer and that of the base measure the score in other ways"
+    )
+
+
+def test_nothing_of_imported_runs_was_planned() -> None:
+    """Neither their number nor their end."""
+    report = build_report(external({"a": [0, 1, 2], "b": [0, 1, 2]}, lambda a, s: 0.5 + 0.01 * s * s).data)
+    assert "planned" not in report.status
+    assert "planned" not in report.provenance["runs"]
+    notes = {c.note for table in report.tables for c in table.columns if c.key == "seeds" and c.note}
+    assert notes == {"finished / all"}
+
+
+def test_runs_with_seeds_of_their_own_list_no_common_ones() -> None:
+    """The numbers of blocks are no seeds."""
+    data = made_up_study(SOLO)
+    report = build_report(replace(data, plan=replace(data.plan, paired=False)))
+    assert report.provenance["seeds"] == "each run has its own"
 
 
 def test_imported_runs_are_counted_as_there_are() -> None:

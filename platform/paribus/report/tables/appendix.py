@@ -17,7 +17,6 @@ from paribus.report.tables.cells import (
     MARKS,
     MISSING,
     NOT_APPLICABLE,
-    SEEDS,
     by_seed,
     effect_cell,
     finished,
@@ -27,6 +26,7 @@ from paribus.report.tables.cells import (
     measure_row,
     number,
     seeds_cell,
+    seeds_column,
     single_decimals,
     training_notes,
 )
@@ -51,7 +51,7 @@ def pass_table(analysis: Analysis) -> Table | None:
         cells = cells or [MISSING] * len(ks)
         rows.append(TableRow(label=analysis.label(arm), cells=(seeds_cell(analysis, arm), *cells)))
     columns = (
-        SEEDS,
+        seeds_column(analysis),
         *(Column(key=f"pass_at_{k}", label=f"pass@{k}", unit="fraction") for k in ks),
     )
     return Table(
@@ -113,7 +113,7 @@ def cost_table(analysis: Analysis) -> Table:
         title="Cost",
         answers="What did the score cost in tokens, updates and time?",
         first="Arm",
-        columns=measure_columns(measures),
+        columns=measure_columns(analysis, measures),
         rows=tuple(rows),
         notes=(
             *interval_notes(rows, HALF_WIDTH),

@@ -241,7 +241,7 @@ def interval_notes(rows: Iterable[TableRow], note: str = INTERVALS, score: str =
 
 
 def seeds_cell(analysis: Analysis, arm: str) -> Cell:
-    """Return ``3/3``, finished over planned runs, with the marks of runs that did not finish."""
+    """Return ``3/3``, finished over all runs, with the marks of runs that did not finish."""
     runs = analysis.runs(arm)
     done = finished(analysis, arm)
     marks = "".join(dict.fromkeys(MARKS[r.outcome] for r in runs if r.outcome != "finished"))
@@ -278,12 +278,14 @@ def measure_cell(analysis: Analysis, arm: str, measure: Measure) -> Cell:
     return mean_cell(values, analysis.estimate(arm, measure), finished(analysis, arm), short=True)
 
 
-SEEDS = Column(key="seeds", label="seeds", note="finished / planned")
+def seeds_column(analysis: Analysis) -> Column:
+    """Return the column of :func:`seeds_cell`; runs that Paribus did not train were not planned."""
+    return Column(key="seeds", label="seeds", note=f"finished / {'all' if analysis.plan.external else 'planned'}")
 
 
-def measure_columns(measures: Iterable[Measure]) -> tuple[Column, ...]:
+def measure_columns(analysis: Analysis, measures: Iterable[Measure]) -> tuple[Column, ...]:
     """Return the columns of a table of measures: seeds first."""
-    return (SEEDS, *(Column(key=m.key, label=m.label, unit=m.unit, note=m.note) for m in measures))
+    return (seeds_column(analysis), *(Column(key=m.key, label=m.label, unit=m.unit, note=m.note) for m in measures))
 
 
 def measure_row(analysis: Analysis, label: str, arm: str, measures: Iterable[Measure]) -> TableRow:

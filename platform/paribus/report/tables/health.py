@@ -10,7 +10,7 @@ from paribus.health.finding import RAISED, Status
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.inputs import RunData
 from paribus.report.model import Cell, Column, Table, TableRow
-from paribus.report.tables.cells import MISSING, SEEDS, listed, number, seeds_cell
+from paribus.report.tables.cells import MISSING, listed, number, seeds_cell, seeds_column
 
 COLUMNS: tuple[tuple[Status, str, str], ...] = (
     ("critical", "■ critical", "the run's results are likely worthless from the onset on"),
@@ -87,7 +87,7 @@ def health_table(analysis: Analysis) -> Table | None:
         return None
     unchecked = any(r.health is None for r in runs)
     columns = (
-        SEEDS,
+        seeds_column(analysis),
         *(Column(key=status, label=label, unit="runs", note=note) for status, label, note in COLUMNS),
         *([Column(key="not_judged", label="○ not checked", unit="runs")] if unchecked else []),
         Column(key="findings", label="worst findings", note=FINDINGS),

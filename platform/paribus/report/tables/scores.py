@@ -15,7 +15,6 @@ from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import (
     HALF_WIDTH,
     NOT_APPLICABLE,
-    SEEDS,
     adjusted_cell,
     effect_cell,
     finished,
@@ -25,6 +24,7 @@ from paribus.report.tables.cells import (
     pairing,
     score_cell,
     seeds_cell,
+    seeds_column,
     status_cell,
     training_notes,
 )
@@ -81,7 +81,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
     score = analysis.score
     base_note = f"difference from `{analysis.label(analysis.plan.base)}`; {pairing(analysis)}"
     columns = (
-        SEEDS,
+        seeds_column(analysis),
         Column(key="score", label=score.label, unit=score.unit, note=score.note),
         *(
             [Column(key="inside", label=f"Δ {inside}", unit=score.unit, note=f"difference from the {inside}")]
@@ -149,7 +149,7 @@ def behaviour_table(analysis: Analysis, design: str, rows: Sequence[Row], *, mai
         title=f"{_heading(rows[0].kind, design)}: behaviour and cost",
         answers="What do the responses look like late in training, and what did they cost?",
         first="Arm",
-        columns=measure_columns(measures),
+        columns=measure_columns(analysis, measures),
         rows=tuple(body),
         notes=(
             *interval_notes(body, HALF_WIDTH),

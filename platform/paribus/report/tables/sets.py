@@ -8,12 +8,12 @@ from paribus.report.analysis.measures import set_measures
 from paribus.report.model import Column, Table, TableRow
 from paribus.report.tables.cells import (
     HALF_WIDTH,
-    SEEDS,
     interval_notes,
     measure_columns,
     measure_row,
     score_cell,
     seeds_cell,
+    seeds_column,
 )
 
 SECONDARY = (
@@ -32,7 +32,7 @@ def sets_table(analysis: Analysis) -> Table | None:
     shown = [m if m.metric != analysis.score.metric else analysis.score for m in measures.values()]
     shown = shown if primary else [analysis.score, *shown]
     names = [*measures] if primary else [evaluate.primary_set, *measures]
-    columns = [SEEDS]
+    columns = [seeds_column(analysis)]
     for name, measure in zip(names, shown, strict=True):
         is_score = measure is analysis.score
         rate = measure.metric.rpartition("/")[2].replace("_at_", "@")
@@ -78,7 +78,7 @@ def _details(analysis: Analysis, name: str) -> Table:
         title=f"Set `{name}`",
         answers=f"Accuracy, majority, coverage, truncation and length on `{name}` ({role}).",
         first="Arm",
-        columns=measure_columns(measures),
+        columns=measure_columns(analysis, measures),
         rows=tuple(rows),
         notes=(
             f"{set_text(analysis.evaluate.all_sets[name])}; evaluations as for the score. Not tested.",
