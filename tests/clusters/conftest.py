@@ -43,10 +43,10 @@ class ClusterSite(Site):
         values = {"gpus": 1, "grace": 10, "host": "127.0.0.1", **self.values, **more}
         (self.home / "engines.yaml").write_text(json.dumps({self.engine: values}))
 
-    def start(self, *arguments, engine=None, home="home", step_s=0.02):
+    def start(self, *arguments, engine=None, home="home", step_s=0.02, rules=()):
         """Start `paribus run`."""
         command = ("run", "faked.yaml", "--no-report", "--home", home, "--engine", engine or self.engine)
-        return super().start(*command, *arguments, step_s=step_s)
+        return super().start(*command, *arguments, step_s=step_s, rules=rules)
 
     def run(self, *arguments, **keywords):
         """Run `paribus run` to its end; return its exit status and output."""

@@ -26,7 +26,7 @@ if __name__ == "__main__":
     head = {"num_cpus": 1, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": 0, **free}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(num_cpus=2, num_gpus=2, **free) for _ in range(2)]
-    cluster.wait_for_nodes()
+    cluster.wait_for_nodes(timeout=240)
     file = Path(sys.argv[1])
     file.with_suffix(".new").write_text(cluster.address)
     file.with_suffix(".new").replace(file)

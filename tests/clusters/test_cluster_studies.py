@@ -43,14 +43,18 @@ def test_a_study_gives_the_same_numbers_on_a_cluster_as_on_this_machine(site):
 def test_kill_9_of_the_scheduler_and_the_next_one_finds_what_runs_and_what_waits(site):
     """Jobs run and wait while nobody watches; the same command goes on with all of them."""
     site.options(gpus=2)
-    process = site.start(step_s=1.0)
+    process = site.start(rules=[site.held()])
     site.until(lambda: len(site.training()) == 2 and len(site.attempts()) == 4)
     before = {a.submit_name for a in site.attempts()}
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    status, output = site.run()
+    process, taken_over = site.start(), 0
+    while taken_over < 4 and (line := process.stdout.readline()):
+        taken_over += "still running, taken over" in line
+    site.release()
+    status, output = site.ended(process)
     assert status == 0, output
-    assert output.count("still running, taken over") == 4
+    assert taken_over == 4
     site.check()
     assert {a.submit_name for a in site.attempts()} == before
 
@@ -75,7 +79,7 @@ def test_jobs_begin_train_and_end_while_no_scheduler_is_there(site):
 def test_ctrl_c_writes_checkpoints_and_takes_waiting_jobs_back(site):
     """Nothing is left in the queue, and the same command goes on from the checkpoints."""
     site.options(gpus=2)
-    process = site.start(step_s=0.2)
+    process = site.start(rules=[site.held()])
     folders = site.until(lambda: len(site.training()) == 2 and len(site.attempts()) == 4 and site.training())
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
@@ -89,9 +93,10 @@ def test_ctrl_c_writes_checkpoints_and_takes_waiting_jobs_back(site):
 
 def test_a_supervisor_that_is_killed_costs_one_attempt(site):
     """The run goes on in another job under a new token, and the failure is counted."""
-    process = site.start(step_s=0.2)
+    process = site.start(rules=[site.held()])
     folder = site.until(site.training)[0]
     os.kill(read_json(folder.attempt)["supervisor"]["pid"], signal.SIGKILL)
+    site.release()
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     site.check()

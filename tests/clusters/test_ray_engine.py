@@ -213,7 +213,7 @@ def test_a_ray_program_gets_its_workers_and_they_end_with_it(make, tmp_path, fre
         engine.submit(replace(job("ray", pid, gpus), need=need), name.replace(" ", "-"))
         process = started(engine, name.replace(" ", "-"), pid)
         assert set(gpus.read_text().split()) <= {"0", "1"}
-        assert free() == 2
+        until(lambda: free() == 2)
         engine.cancel(name.replace(" ", "-"), grace)
         assert ended(engine, name.replace(" ", "-")).exit_code == code
         until(lambda process=process: gone(process))

@@ -5,12 +5,20 @@ import subprocess
 
 import pytest
 
+from paribus.run_folder.folder import read_json
+
+
+def is_first(folder):
+    """Return whether an attempt is at the base with the first seed."""
+    job = read_json(folder.job)
+    return (job["arm"], job["seed"]) == ("base", 0)
+
 
 @pytest.mark.parametrize("how", ["end of its time", "scancel"])
 def test_a_job_that_slurm_ends_before_its_run_is_made_good(slurm_site, how):
     """The run goes on in another job under a new token, and nothing is counted against it."""
-    process = slurm_site.start(step_s=0.2)
-    folder = slurm_site.until(lambda: slurm_site.training())[0]
+    process = slurm_site.start(rules=[{"do": "hang", "at": 5, "arm": "base", "seed": 0, "token": 1}])
+    folder = slurm_site.until(lambda: [f for f in slurm_site.training() if is_first(f)])[0]
     short = folder.path.parent.name
     name = next(j for j in slurm_site.jobs() if short in j)
     match how:
@@ -38,6 +46,7 @@ def test_a_partition_that_does_not_exist_is_told_before_anything_is_tried(slurm_
 
 def test_nodes_that_cannot_reach_this_machine_are_told(slurm_site):
     """The runs train all the same: their results are taken from their folders, and each is told."""
+    slurm_site.options(extra=["--begin=now+20"])  # no job reads the file before it is spoiled
     process = slurm_site.start()
     server = slurm_site.home / "server.json"
     slurm_site.until(server.exists)
@@ -51,11 +60,12 @@ def test_nodes_that_cannot_reach_this_machine_are_told(slurm_site):
 def test_a_job_that_is_cancelled_in_the_queue_is_submitted_again(slurm_site):
     """Nothing is counted; five such jobs would otherwise make the run fail."""
     slurm_site.options(gpus=2)
-    process = slurm_site.start(step_s=0.2)
+    process = slurm_site.start(rules=[slurm_site.held()])
     attempts = slurm_site.until(lambda: len(slurm_site.training()) == 2 and slurm_site.attempts())
     waits = next(a for a in attempts if a.started_at is None)
     name = next(j for j in slurm_site.jobs() if j.startswith(waits.submit_name))
     subprocess.run(["scancel", f"--name={name}"], check=True)
+    slurm_site.release()
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     slurm_site.check()

@@ -97,7 +97,9 @@ class Outside:
         """Copy a file of the checkout, which the user of a service may not be able to reach."""
         here = self.folder / "image" / name / target.lstrip("/")
         here.parent.mkdir(parents=True, exist_ok=True)
-        return Path(shutil.copy(source, here))
+        beside = here.with_name(f"{here.name}.new")
+        shutil.copy(source, beside)
+        return beside.replace(here)  # a service may be reading it
 
     def _command(self, name: str) -> list[str]:
         if name == "postgres":  # the image's own start

@@ -39,27 +39,28 @@ BEYOND = r"least => [...document.querySelectorAll('.tile')].some(e => e.innerTex
 
 @pytest.fixture
 def training(tmp_path):
-    """Let the fake runner train a study; return its home and the process, which ends on SIGINT."""
+    """Let the fake runner train half of a study, and the rest once a file is there; the process ends on SIGINT."""
     (tmp_path / "study.yaml").write_text(STUDY)
     home = tmp_path / "home"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "PARIBUS_"))}
     site = str(install(tmp_path / "site"))
     environment["PYTHONPATH"] = os.pathsep.join([site, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environment["PARIBUS_FAKE"] = json.dumps({"step_s": 0.2})
+    held = {"do": "wait", "at": STEPS // 2, "for": str(tmp_path / "released")}  # until the page has been seen at work
+    environment["PARIBUS_FAKE"] = json.dumps({"step_s": 0.2, "rules": [held]})
     command = [sys.executable, "-m", "paribus", "run", "study.yaml", "--home", home, "--no-report", "--slots", "2"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [*map(str, command)], cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
         )
-    yield home, process
+    yield home, process, tmp_path / "released"
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(300)
 
 
 def test_a_board_follows_a_study_and_survives_its_server(training, serve, watch):
     """Opened before the study, it shows its steps as they come, says when the server is away, and goes on by itself."""
-    home, process = training
+    home, process, released = training
     server = serve(home)
     look = watch(server)
     look.expected += ["ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET"]
@@ -75,9 +76,10 @@ def test_a_board_follows_a_study_and_survives_its_server(training, serve, watch)
     before = max(int(re.search(r"(\d+)/", text)[1]) for text in page.locator(".tile").all_inner_texts())
     server.start()
     expect(page.locator(".away")).to_be_hidden()
+    released.touch()
     page.wait_for_function(BEYOND, arg=before)
 
-    assert process.wait(120) == 0
+    assert process.wait(300) == 0
     expect(page.locator(".tile").first).to_contain_text(f"{STEPS}/{STEPS}")
     page.locator(".chart").first.scroll_into_view_if_needed()
     page.wait_for_function("last => document.querySelector('.chart').data?.some(t => t.x.includes(last))", arg=STEPS)

@@ -17,7 +17,7 @@ from pathlib import Path
 from faults import judge
 from faults.judge import Verdict
 from faults.sessions import work
-from faults.world import LEASE_S, Skipped, World, hasten, until
+from faults.world import LONG_LEASE_S, Skipped, World, hasten, until
 from paribus.engines.process import Identity, signal_group
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.reader import Reader
@@ -26,10 +26,8 @@ from support.plans import small_plan
 
 PLACES = ("the machine", "the scheduler", "the supervisors and trainers")
 HOUR_S = 3600
-OWN_LEASE_S = 2 * LEASE_S
-SOON_S = (
-    HOUR_S / 60
-)  # a lease, and what a busy machine adds; a clock that was believed would make it an hour or nothing
+SOON_S = HOUR_S / 60
+"""A lease, and what a busy machine adds; a clock that was believed would make it an hour or nothing."""
 ARMS = 4
 CLOCK, PRELOAD = "FAULTS_CLOCK", "LD_PRELOAD"
 
@@ -37,7 +35,7 @@ CLOCK, PRELOAD = "FAULTS_CLOCK", "LD_PRELOAD"
 def clocks(world: World) -> Verdict:
     """The clock jumps while all attempts train and one is paused: only the paused one is taken back, and in time."""
     library = built(world.home.with_name("wall_clock.so"))
-    world.orders(json.dumps({"step_s": 0.2}))
+    world.orders(json.dumps({"step_s": 0.8}))  # a run takes longer than a lease
     world.store().close()
     kinds = list(itertools.product(PLACES, (HOUR_S, -HOUR_S)))
     chosen = (kinds * 4)[: world.number(24, len(kinds))] if not world.short else world.random.sample(kinds, 2)
@@ -48,9 +46,9 @@ def clocks(world: World) -> Verdict:
         wrong += [f"{seconds:+d} s for {place}: {what}" for what in seen]
     s = world.snapshot(folders=False)
     return judge.judge(
-        s, trials=len(s.runs), faults=len(chosen), recovery=slowest / OWN_LEASE_S,
+        s, trials=len(s.runs), faults=len(chosen), recovery=slowest / LONG_LEASE_S,
         wrong=[*wrong, *judge.broken_records(s, world.home)],
-        note=f"jumps of an hour; recovery: until a paused attempt was taken back, in leases of {OWN_LEASE_S:g} s",
+        note=f"jumps of an hour; recovery: until a paused attempt was taken back, in leases of {LONG_LEASE_S:g} s",
     )  # fmt: skip
 
 
@@ -75,7 +73,8 @@ def jump(world: World, library: Path, number: int, place: str, seconds: int) -> 
     with subprocess.Popen(command, env=environment) as session, Reader.open(world.home) as reader:
         try:
             paused = until(lambda: one_of_all(reader, world.home, number))
-            groups = [Identity.read(read_json(paused.attempt)[k]).pid for k in ("supervisor", "runner")]
+            written = until(lambda: (found := read_json(paused.attempt)).get("runner") and found)
+            groups = [Identity.read(written[k]).pid for k in ("supervisor", "runner")]
             for group in groups:
                 signal_group(group, signal.SIGSTOP)
             began = time.monotonic()
@@ -117,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
         del os.environ[PRELOAD]
     elif place == PLACES[2]:
         os.environ[PRELOAD] = library
-    hasten(OWN_LEASE_S)
+    hasten(LONG_LEASE_S)
     work(Path(home), small_plan(f"clocks{number}", arms=ARMS, seeds=1, steps=24 + int(number)), ARMS)
 
 

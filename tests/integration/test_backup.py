@@ -57,13 +57,14 @@ def recorded(home: Path) -> dict[str, tuple[bytes, ...]]:
 
 def test_the_database_and_then_the_run_folders(site: Site) -> None:
     """The copy has each result with its folder; attempts that began between the two are named and moved away."""
-    service = site.start("scheduler", "--slots", "2", step_s=0.3)
+    service = site.start("scheduler", "--slots", "2", rules=[site.held(seed=1)])
     said(site.home, "submit", site.study(seeds=3))
     until(lambda: some_results(site))
     copy = site.path / "copy"
     said(site.home, "db", "backup", "--to", str(copy / "paribus.db"))
     before = recorded(site.home)
     begun = sum(run.token for run in site.runs())
+    site.release()
     until(lambda: sum(run.token for run in site.runs()) > begun)  # an attempt that the copy does not know
     subprocess.run(["cp", "-a", str(site.home / "runs"), str(copy)], check=True)
     os.killpg(service.pid, signal.SIGKILL)
@@ -93,7 +94,7 @@ def test_the_database_and_then_the_run_folders(site: Site) -> None:
 
 def test_an_export_of_a_study_that_runs(site: Site) -> None:
     """Its results are whole, its live runs are queued, and the restored study goes on elsewhere when it is told to."""
-    service = site.start("scheduler", "--slots", "2", step_s=0.3)
+    service = site.start("scheduler", "--slots", "2", rules=[site.held(seed=1)])
     said(site.home, "submit", site.study(seeds=3))
     until(lambda: some_results(site))
     file, there = site.path / "faked.tar", site.path / "there"

@@ -159,9 +159,15 @@ def test_a_kill_in_the_middle_of_a_study_with_looks(tmp_path):
     """`paribus run`, killed with all its processes after it has grown, goes on where it was when typed again."""
     (tmp_path / "study.yaml").write_text(HEAD + LOOKS.replace("max: 5, looks: [3, 4, 5]", "max: 4"))
     environment = {**os.environ, "PARIBUS_HOME": str(tmp_path / "home"), "PARIBUS_FAKE": json.dumps({"step_s": 0.02})}
+    of_the_second_look = {"PARIBUS_FAKE": json.dumps({"rules": [{"do": "hang", "at": 1, "seed": 3}]})}
     command = [sys.executable, "-c", WITHOUT_MIRROR, "run", "study.yaml", "--no-report", "--slots", "2"]
     first = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=tmp_path,
+        env=environment | of_the_second_look,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     for line in first.stdout:
         if "ask for 2 more runs" in line:

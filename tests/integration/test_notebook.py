@@ -43,12 +43,12 @@ def site(tmp_path, monkeypatch):
     made.close()
 
 
-def kernel(site: Site, step_s: float = 0.1) -> subprocess.Popen[str]:
-    """Start a process that runs the study from Python, in a group of its own as a kernel is."""
+def kernel(site: Site) -> subprocess.Popen[str]:
+    """Start a process that runs the study from Python, as far as a few steps, in a group of its own as a kernel is."""
     return subprocess.Popen(
         [sys.executable, "-c", KERNEL],
         cwd=site.path,
-        env={**site.environment, "PARIBUS_FAKE": json.dumps({"step_s": step_s})},
+        env={**site.environment, "PARIBUS_FAKE": json.dumps({"rules": [site.held()]})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -124,7 +124,7 @@ def test_kill_9_of_everything_loses_and_doubles_nothing(site):
 @pytest.mark.slow
 def test_kill_9_of_the_scheduler_alone_leaves_no_orphan(site):
     """Server, supervisors and runners die with it."""
-    process = site.start(step_s=0.1)
+    process = site.start(rules=[site.held()])
     until(site.training)
     descendants = [Identity.of(p) for p in family(process.pid)[1:]]
     process.kill()
@@ -140,9 +140,10 @@ def test_kill_9_of_the_scheduler_alone_leaves_no_orphan(site):
 @pytest.mark.parametrize("victim", ["runner", "supervisor"])
 def test_kill_9_of_one_process_costs_one_attempt(site, victim):
     """The run is tried again; the others do not notice."""
-    process = site.start(step_s=0.05)
+    process = site.start(rules=[site.held()])
     folder = until(site.training)[0]
     os.kill(read_json(folder.attempt)[victim]["pid"], signal.SIGKILL)
+    site.release()
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     site.check()
@@ -152,17 +153,19 @@ def test_kill_9_of_one_process_costs_one_attempt(site, victim):
 @pytest.mark.slow
 def test_kill_9_of_the_shipper_doubles_nothing(site):
     """It is started again, and goes on where MLflow is."""
-    process = site.start(step_s=0.2)
+    process = site.start(rules=[site.held()])
 
     def shipper():
         for pid in family(process.pid):
-            called = Path(f"/proc/{pid}/cmdline").read_text()
-            if "paribus.mlflow_sync.sync" in called and (site.home / "shipper.db").exists():
-                return pid
+            with suppress(OSError):  # it has ended meanwhile
+                called = Path(f"/proc/{pid}/cmdline").read_text()
+                if "paribus.mlflow_sync.sync" in called and (site.home / "shipper.db").exists():
+                    return pid
         return None
 
     victim = until(lambda: site.training() and shipper())
     os.kill(victim, signal.SIGKILL)
+    site.release()
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     site.check()
@@ -171,7 +174,7 @@ def test_kill_9_of_the_shipper_doubles_nothing(site):
 @pytest.mark.slow
 def test_ctrl_c_stops_with_checkpoints_and_the_same_command_goes_on(site):
     """The runs are given back, nothing is counted against them, and they go on after their last step."""
-    process = site.start(step_s=0.1)
+    process = site.start(rules=[site.held()])
     until(site.training)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)

@@ -83,7 +83,7 @@ def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
 @pytest.mark.slow
 def test_run_follows_where_a_service_serves_and_the_service_stops_with_grace(site):
     """Ctrl-C ends the following alone; SIGTERM puts the runs back with their checkpoints; `run` then trains itself."""
-    service = site.start("scheduler", "--slots", "2", step_s=0.05)
+    service = site.start("scheduler", "--slots", "2", rules=[site.held(at=100)])  # which only the long study has
     until(lambda: (site.home / "run.lock.json").exists())
     status, output = site.ended(site.start("run", site.study("short", seeds=1)))
     assert status == 0, output

@@ -37,7 +37,8 @@ ONCE = "this is said once"
 
 def program(body: str) -> str:
     """Return a script that tracks the arm `a` with seed 1 of the study `live` in the home folder of its argument."""
-    head = "import os, signal, sys, time\nimport paribus\nhome = sys.argv[1]\n"
+    head = "import os, signal, sys, time\nimport paribus\nfrom paribus.external import track\nhome = sys.argv[1]\n"
+    head += "track.FINISH_S = 200.0\n"  # a slow machine is no fault
     return f'{head}run = paribus.track("live", "a", 1, home=home)\n{textwrap.dedent(body)}'
 
 

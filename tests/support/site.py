@@ -109,6 +109,17 @@ class Site:
         """Return the attempts at the runs of a study."""
         return self.look(lambda reader, record: reader.attempts_of(record.id), study)
 
+    def held(self, *, at: int = 5, **which: object) -> dict[str, object]:
+        """Return a rule: the first attempts at these runs, or at all, go no further than a step until :meth:`release`.
+
+        A test that acts on runs that train needs no luck then to find them training.
+        """
+        return {"do": "wait", "at": at, "for": str(self.path / "released"), "token": 1, **which}
+
+    def release(self) -> None:
+        """Let the runs that are held go on."""
+        (self.path / "released").touch()
+
     def training(self) -> list[RunFolder]:
         """Return the folders of attempts that have trained three steps, and have four to go at least."""
         folders = [RunFolder(p) for p in sorted(self.home.glob("runs/*/a*"))]

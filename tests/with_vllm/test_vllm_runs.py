@@ -78,7 +78,7 @@ def test_a_run_that_was_stopped_and_killed_ends_as_one_that_was_not(tied: Path, 
 
     killed = attempt(recipe, name="parts", token=2, **more)
     process = _start(killed)
-    _wait(killed, process, 6)
+    _wait(killed, process, 5)
     process.kill()
     _end(killed, process, -signal.SIGKILL)
     last = attempt(recipe, name="parts", token=3, **more)

@@ -140,7 +140,8 @@ class LocalEngine:
             self._signal(name, signal.SIGKILL)
         for job in self._jobs.live.values():
             if job.process is not None:
-                job.process.wait(_CLOSE_S)
+                with suppress(subprocess.TimeoutExpired):  # it is killed, and ends when the kernel lets it
+                    job.process.wait(_CLOSE_S)
         if self._server is not None:
             self._stop_server()
         if self._begun:

@@ -18,6 +18,7 @@ from paribus.run_folder.folder import read_json
 
 LOG = "mlflow_sync.log"
 _BACKOFF_MAX_S = 60.0
+_LAST_STARTS = 3
 _SHOWN, _REASON = 5, 200
 
 
@@ -73,9 +74,11 @@ class SyncProcess:
             What is wrong, in one sentence; empty if everything was uploaded.
         """
         until = self._clock() + DRAIN_S + 30.0
-        status = self._end(wait, until)
-        if status == REPLACED:
+        status = None
+        for _ in range(_LAST_STARTS):  # one that was killed or replaced has a successor
             status = self._end(wait, until)
+            if status is None or 0 <= status != REPLACED:
+                break
         try:
             known = read_json(self._home / STATUS)
             trouble, refused = str(known["trouble"]), [str(name) for name in known["refused"]]

@@ -24,8 +24,8 @@ SCHEDULER = "paribus scheduler"
 
 _FILE = "run.lock.json"
 
-_DYING_S = 2.0
-"""Seconds for which a child that a killed process had just started may still hold its lock."""
+_LIVES_S, _DYING_S = 2.0, 20.0
+"""Seconds to wait for a lock: of a living process; of a killed one, whose last child may hold it before it begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,12 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
 
     lock = FileLock(home / "run.lock")
     try:
-        lock.acquire(timeout=_DYING_S)
+        try:
+            lock.acquire(timeout=_LIVES_S)
+        except Timeout:
+            if (owner := _read(home)) is None or owner.identity.alive() or not owner.identity.here():
+                raise
+            lock.acquire(timeout=_DYING_S)
     except Timeout:
         raise StoreError(
             f"{_read(home) or 'another process'} works in {home}. Wait for it to end, watch it with `paribus status`, "

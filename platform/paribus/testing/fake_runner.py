@@ -7,7 +7,8 @@ The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "prepar
 "at": 5, "seed": 1, "token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent:
 all), when step ``at`` would be written. ``do`` is ``crash``, ``import`` (of a module that is not there), ``memory``
 (more than there is), ``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``, ``deaf``
-(like ``hang``, and SIGTERM is not heard), ``fork`` (a child of its group, and two in sessions of their own, that
+(like ``hang``, and SIGTERM is not heard), ``wait`` (until the file that the rule names as ``for`` is there, or SIGTERM
+comes, which ends the run with a checkpoint), ``fork`` (a child of its group, and two in sessions of their own, that
 write the time into a file of the run folder as long as they live), ``fill`` (the disk, until it is full), ``eio``,
 ``erofs`` (what a disk says that is broken or read-only), ``nan``, ``impossible`` (a share above 1), ``garbage`` (a
 line that is no metric line) or ``kill`` (SIGKILL to itself).
@@ -144,7 +145,12 @@ def train(path: Path) -> None:
             sys.exit(PREEMPTED)
         values = _values(job, step)
         for rule in orders.get("rules", ()):
-            if rule["at"] == step and _applies(rule, job):
+            if rule["at"] != step or not _applies(rule, job):
+                continue
+            if rule["do"] == "wait":
+                while not (stopping or Path(rule["for"]).exists()):
+                    time.sleep(0.02)
+            else:
                 _misbehave(rule["do"], folder, values)
         for name, chosen in job.evaluate.due(step, last).items():
             values |= _evaluate(folder, job, step, name, chosen)

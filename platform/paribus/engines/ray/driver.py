@@ -37,7 +37,7 @@ LOG = "driver.log"
 
 _CONNECT_S = 5.0
 _IMPORT_S = 120.0
-_JOIN_S = 20.0
+_JOIN_S = 120.0
 _ANSWER_S = 75.0  # Ray itself gives up after 60
 _CLOSE_S = 3.0
 _FOREVER_S = 3600.0
