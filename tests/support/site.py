@@ -20,7 +20,7 @@ from paribus.store.reader import Reader
 STEPS = 12
 """Steps of a run where a test does not say otherwise."""
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """Seconds to wait for anything."""
 
 _STUDY = """

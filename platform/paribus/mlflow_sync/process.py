@@ -95,6 +95,8 @@ class SyncProcess:
 
     def _end(self, wait: Callable[[], None], until: float) -> int | None:
         """Close the process's input and wait; return its exit status, ``None`` if it does not end."""
+        if self._process is not None and self._process.poll() is not None:
+            self._forget()  # else the next one would not start before its pause is over
         self._start_at = 0.0
         self.ensure()
         process = self._process
