@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,11 +43,14 @@ def stop(*_):
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 (folder / f"{rank}.pid").write_text(str(os.getpid()))
+def started(ranks):
+    while not all((pid := folder / f"{r}.pid").exists() and pid.read_text() for r in range(ranks)):
+        time.sleep(0.01)
 if rank == 1:
     DO
 time.sleep(1000)
 """
-"""A process of a run that does one thing in place of training."""
+"""A process of a run that does one thing in place of training; ``started`` waits until so many have their handlers."""
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
 
 def _pids(folder: Path, count: int) -> list[int]:
     """Wait until the processes have started."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         with suppress(FileNotFoundError, ValueError):
             return [int((folder / f"{rank}.pid").read_text()) for rank in range(count)]
@@ -92,7 +96,7 @@ def _lives(pid: int) -> bool:
 def test_a_process_that_fails_ends_the_run_with_its_reason(ranks: Callable[[str], Path]) -> None:
     """The message names it; the others are killed."""
     why = "(Path(settings['scratch']) / '1.error').write_text('ValueError: no'); sys.exit(1)"
-    folder = ranks(f"time.sleep(0.3); {why}")
+    folder = ranks(f"started(3); {why}")
     with pytest.raises(RunnerError, match="process 1 of 3 failed: ValueError: no"):
         launch(folder, 3, cpu=True)
     assert _gone(_pids(folder, 3))
@@ -102,7 +106,7 @@ def test_a_process_that_is_killed_ends_the_run_as_a_failure_from_outside(
     ranks: Callable[[str], Path], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """As if the run itself was killed, so that it is tried again; the reason names the process."""
-    folder = ranks("time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)")
+    folder = ranks("started(2); os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(SystemExit) as ended:
         launch(folder, 2, cpu=True)
     assert _gone(_pids(folder, 2))
@@ -121,15 +125,21 @@ def test_other_ends_are_failures_of_the_program(code: int) -> None:
 
 @pytest.mark.parametrize(("sent", "end"), [(signal.SIGTERM, SystemExit(75)), (signal.SIGINT, KeyboardInterrupt())])
 def test_a_signal_to_their_parent_alone_stops_all_processes(
-    ranks: Callable[[str], Path], sent: signal.Signals, end: BaseException
+    ranks: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, end: BaseException
 ) -> None:
     """It ends once they have. Ctrl-C reaches it as an exception on the engine `inline`, and they ignore that signal."""
-    folder = ranks("pass")
+    folder, watched, look = ranks("pass"), threading.Event(), module._raise_failure
+
+    def looked(*given: Any) -> None:
+        watched.set()
+        look(*given)
 
     def signalled() -> None:
         _pids(folder, 2)
+        watched.wait(300)  # until then the parent may not know that the second one has started
         os.kill(os.getpid(), sent)
 
+    monkeypatch.setattr(module, "_raise_failure", looked)
     sender = threading.Thread(target=signalled)
     sender.start()
     with pytest.raises(type(end)) as ended:
@@ -142,7 +152,7 @@ def test_a_signal_to_their_parent_alone_stops_all_processes(
 
 def test_one_process_that_was_stopped_stops_the_others(ranks: Callable[[str], Path]) -> None:
     """A signal that reached one of them alone stops the run."""
-    folder = ranks("time.sleep(0.5); stop()")
+    folder = ranks("started(2); stop()")
     with pytest.raises(SystemExit) as ended:
         launch(folder, 2, cpu=True)
     assert ended.value.code == 75
