@@ -19,7 +19,7 @@ from paribus.failures import Failure, failure_in
 from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 _TRAIN = (
     "import sys; from pathlib import Path; from paribus.contract import load_runner; "
     "load_runner('command').run(Path(sys.argv[1]))"
@@ -97,7 +97,7 @@ def attempt(tmp_path: Path) -> Attempt:
         recipe = resolve_base("grpo", {"schedule.steps": 3, "optimizer.learning_rate": 0.1}).recipe
         assert recipe is not None
         options = Options(
-            own={"argv": ["python", "p.py"], "patience": 20.0, **(own or {})},
+            own={"argv": ["python", "p.py"], "patience": 100.0, **(own or {})},
             sources={"p.py": HEAD + program, **(sources or {})},
         )
         folder = RunFolder(tmp_path / run / f"a{token}")

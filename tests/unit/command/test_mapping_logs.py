@@ -110,19 +110,20 @@ def test_a_log_of_an_earlier_run_is_not_read(attempt) -> None:
     assert [line.values.get("reward/correct_frac") for line in end.lines] == [None, 0.5, 0.5, 0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
         (
             "answer(0, 'a', True)\nlog(0)\nlog(1)",
-            "could be recorded for 2 s, after no step: step 2 is logged, and waits for the evaluation of `heldout` at "
+            "could be recorded for 10 s, after no step: step 2 is logged, and waits for the evaluation of `heldout` at "
             "step 0, which has not come in full",
         ),
-        ("test(0)\nlog(0)\nlog(1)", "has logged no step for 2 s, after step 2: it hangs"),
+        ("test(0)\nlog(0)\nlog(1)", "has logged no step for 10 s, after step 2: it hangs"),
     ],
 )
 def test_a_silent_script_is_told_what_is_waited_for(attempt, program, expected) -> None:
     """Steps that were logged are not said to be missing if it is their evaluation that has not come."""
-    own = {"argv": ["python", "p.py"], "mapping": "m.yaml", "log": "log.jsonl", "patience": 2.0}
+    own = {"argv": ["python", "p.py"], "mapping": "m.yaml", "log": "log.jsonl", "patience": 10.0}
     end = attempt(f"{SCRIPT}{program}\ntime.sleep(60)", own=own, sources={"m.yaml": MAPPING})
     assert expected in end.reason

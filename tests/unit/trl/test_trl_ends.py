@@ -66,10 +66,11 @@ def test_a_program_that_ends_badly_is_a_failure_with_its_last_line(job, program,
     assert not folder.metrics.exists()
 
 
+@pytest.mark.slow
 def test_a_program_that_writes_nothing_is_ended(job):
     """A training that hangs fails after its patience, and leaves no process."""
-    folder = job("sleep 1000 & echo $! > pid; wait", patience=1.0)
-    with pytest.raises(ParibusError, match="has logged no step for 1 s"):
+    folder = job("sleep 1000 & echo $! > pid; wait", patience=10.0)
+    with pytest.raises(ParibusError, match="has logged no step for 10 s"):
         load_runner("trl").run(folder.path)
     left = int((folder.path / "trl" / "pid").read_text())
     assert not Identity.of(left).start  # gone, or a zombie that nobody has waited for
@@ -89,7 +90,7 @@ def test_a_stopped_run_passes_the_signal_on(job):
     """SIGTERM reaches the program; the run ends with status 75."""
     folder = job("trap 'exit 75' TERM; touch started; while :; do sleep 0.05; done")
     process = subprocess.Popen([sys.executable, "-c", RUN, str(folder.path)], stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not (folder.path / "trl" / "started").exists() and time.monotonic() < end:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
