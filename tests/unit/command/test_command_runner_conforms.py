@@ -16,6 +16,8 @@ from paribus.testing.runner_suite import RunnerTestCase
 TEMPLATES = data_root("ablations") / "templates"
 SLOW = """for step in range(s["first_step"], s["schedule.steps"] + 1):\n"""
 """Where the Python program begins a step."""
+SLEEP = """    if "is_asked" in os.getcwd() and "/a1/" in os.getcwd(): __import__("time").sleep(0.5)\n"""
+"""Makes the attempt that is to be stopped need half a minute, so that it is asked before its end."""
 
 
 def shipped(name: str) -> tuple[Options, dict[str, object]]:
@@ -44,14 +46,11 @@ class TestPythonProgram(CommandCase):
     """Trains, evaluates, is stopped and continues from its checkpoint with the same numbers."""
 
     _shipped = shipped("command")
-    base: ClassVar = {**_shipped[1], "schedule": {"steps": 12, "prompts_per_step": 16}}
-    evaluate = Evaluate(every=5, problems=16, samples=4)
+    base: ClassVar = {**_shipped[1], "schedule": {"steps": 60, "prompts_per_step": 16}}
+    evaluate = Evaluate(every=25, problems=16, samples=4)
     options: ClassVar = Options(
         own=_shipped[0].own,
-        sources={
-            name: text.replace(SLOW, f"{SLOW}    __import__('time').sleep(0.15)\n")
-            for name, text in _shipped[0].sources.items()
-        },
+        sources={name: text.replace(SLOW, SLOW + SLEEP) for name, text in _shipped[0].sources.items()},
     )
 
 
