@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from paribus.contract import Need
+from paribus.engines import controller
 from paribus.engines.base import EngineSettings, JobState, Spec
 from paribus.engines.controller import Away, Controller
 from paribus.engines.slurm import commands as slurm_commands
@@ -52,6 +53,7 @@ def cluster(monkeypatch):
     monkeypatch.setattr(slurm_commands.shutil, "which", lambda name: name)
     monkeypatch.setattr(slurm_commands, "_call", cluster.call)
     monkeypatch.setattr(slurm, "RETRY_S", 0.0)
+    monkeypatch.setattr(controller, "_PROBE_S", 60.0)
     return cluster
 
 
@@ -62,7 +64,7 @@ def engine(cluster, tmp_path):
     file.write_text("slurm: {poll: 0.1}")
     engine = SlurmEngine(EngineSettings(runner="fake", folder=tmp_path, options=file))
     engine._options = engine._options.model_copy(update={"poll": 0.0})
-    engine._controller = Controller(wait_s=1.0, retry_s=0.0)
+    engine._controller = Controller(wait_s=60.0, retry_s=0.0)
     return engine
 
 
@@ -127,7 +129,7 @@ def test_a_time_limit_that_the_partition_does_not_allow_is_refused(cluster, engi
 def test_after_a_question_without_an_answer_none_is_asked_for_a_while(cluster, engine, monkeypatch):
     """Each command may take half a minute; the scheduler must have turns, to hold leases and to hear Ctrl-C."""
     engine.submit(SMALL, "first")
-    engine._controller = Controller(retry_s=3600.0)
+    engine._controller = Controller(wait_s=60.0, retry_s=3600.0)
     for command in ("sbatch", "squeue", "scancel"):
         cluster.trouble[command] = Away(f"{command}: no reply in 30 s")
     cluster.calls.clear()
@@ -197,8 +199,9 @@ def test_a_command_that_hangs_does_not_hold_the_scheduler(cluster, engine):
     engine._next_notes = 0.0
     assert engine.poll(["second"])["second"].exit_code == 3
     cluster.jobs = answer
+    engine._controller._wait_s = 60.0
     go_on.set()
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 300.0
     while engine.trouble and time.monotonic() < deadline:
         engine.poll([])
     assert engine.trouble == ""
