@@ -6,7 +6,9 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,6 @@ from click.testing import CliRunner
 
 from paribus.cli import paribus
 from paribus.errors import ArchiveError, ParibusError, ServerError
-from paribus.remote import client as module
 from paribus.remote import received
 from paribus.remote.bundle import pack_report, unpack_report
 from paribus.remote.client import Server
@@ -196,11 +197,11 @@ def test_an_answer_that_ends_early_or_never_is_one_error(fake: Fake, monkeypatch
         while not stop.wait(0.05):
             connection.sendall(b" ")
 
-    monkeypatch.setattr(module, "_QUICK_S", 0.5)
+    clock = count(0, 10)  # ten seconds from one look at it to the next
+    monkeypatch.setattr(received, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     fake.sends = drips
-    quick = Server(address=fake.address, token="t")
-    with pytest.raises(ServerError, match="not all of the answer came within"):
-        quick._json("GET", "studies", received.STUDIES, limit_s=0.5)
+    with pytest.raises(ServerError, match="not all of the answer came within 60 s"):
+        Server(address=fake.address, token="t").studies()
     stop.set()
 
 

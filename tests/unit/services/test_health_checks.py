@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -136,9 +137,11 @@ def test_a_silent_service_is_over_in_time(tmp_path, monkeypatch):
 
 def test_the_time_limit_ends_with_its_context():
     """What comes after is not interrupted."""
-    with time_limit(0.05, "it"):
-        pass
-    time.sleep(0.1)
+    before = signal.getsignal(signal.SIGALRM)
+    with time_limit(60, "it"):
+        assert 0.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60.0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) == before
 
 
 @pytest.mark.parametrize("name", ["mlflow", "postgres", "scheduler", "dashboard", "ray"])

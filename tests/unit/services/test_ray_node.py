@@ -15,9 +15,11 @@ from paribus.services.ray_node import TOKEN_FILE, main, node_command, own_addres
 from support.site import until
 
 NODE = """
-import os, sys
+import os, sys, time
 os.symlink({sleep!r}, "raylet")
 pid = os.spawnv(os.P_NOWAIT, "raylet", ["raylet", "611"])
+while open(f"/proc/{{pid}}/comm").read().strip() != "raylet":
+    time.sleep(0.01)
 with open("pid.new", "w") as file:
     file.write(str(pid))
 os.rename("pid.new", "pid")
@@ -70,7 +72,7 @@ def test_the_node_ends_with_its_command(start, tmp_path):
     """The exit status is the command's."""
     process = start("exit 7")
     pid = joined(tmp_path)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 7
     assert ended(pid)
 
@@ -81,7 +83,7 @@ def test_the_command_ends_with_its_node(start, tmp_path):
     pid = joined(tmp_path)
     until((tmp_path / "up").exists)
     os.kill(pid, signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "this node of the Ray cluster has ended" in said
 
@@ -92,7 +94,7 @@ def test_a_command_that_is_asked_to_stop_keeps_its_node_until_it_has(start, tmp_
     pid = joined(tmp_path)
     until((tmp_path / "up").exists)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
     assert (tmp_path / "there").exists()
     assert ended(pid)
@@ -103,7 +105,7 @@ def test_a_node_alone_is_stopped(start, tmp_path):
     process = start()
     pid = joined(tmp_path)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
     assert ended(pid)
 
@@ -116,7 +118,7 @@ def test_a_node_alone_is_stopped(start, tmp_path):
 def test_a_node_that_does_not_join_is_an_error(start, node, said):
     """The command is not started."""
     process = start("touch started", node)
-    _, shown = process.communicate(timeout=60)
+    _, shown = process.communicate(timeout=300)
     assert process.returncode == 1
     assert said in shown
 
