@@ -11,8 +11,10 @@ from fastapi.testclient import TestClient
 
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.store.store import Store
+from paribus_dashboards.board import page as board
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.reports import build
+from paribus_dashboards.server import app
 from paribus_dashboards.server.access import Access
 from paribus_dashboards.server.app import make_app
 from support.studies import Shape, made_up_study
@@ -80,6 +82,16 @@ def _closed() -> Iterator[None]:
         yield
     for home in made:
         home.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unhurried() -> Iterator[None]:
+    """Pages read all that they show, however slow the machine is; a test of what is left for later says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SPARK_S", "STATES_S", "CHART_S"):
+            patch.setattr(board, name, 60.0)
+        patch.setattr(app, "READ_S", 60.0)
+        yield
 
 
 @pytest.fixture(scope="session")
