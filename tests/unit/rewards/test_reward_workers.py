@@ -184,9 +184,10 @@ def _alive(pid: int) -> bool:
     return shown.stdout.strip()[:1] not in ("", "Z")  # where process 1 reaps nothing, the dead stay listed
 
 
+@pytest.mark.slow
 def test_what_a_function_forked_dies_with_it(folder: Path) -> None:
     """Children that have moved to sessions of their own are killed at the time-out, too."""
-    assert _outcome(folder, "forks", timeout_s=2.0).fault == "timeout"
+    assert _outcome(folder, "forks", timeout_s=10.0).fault == "timeout"
     assert len(_children(folder)) == 3
     assert not any(_alive(pid) for pid in _children(folder))
 
@@ -196,7 +197,7 @@ def test_what_a_function_forked_dies_with_it(folder: Path) -> None:
 def test_what_hides_its_origin_dies_too(folder: Path, how: str) -> None:
     """Programs in sessions of their own, without any variable of the environment, whose parent may be gone."""
     text = {"time-out": "a", "close": "returns", "dies": "dies"}[how]
-    with _pool(folder, "hides", timeout_s=8.0 if how == "time-out" else 100.0) as pool:
+    with _pool(folder, "hides", timeout_s=30.0 if how == "time-out" else 100.0) as pool:
         found = pool.submit({"completions": [text]}).result(timeout=120)
         assert len(_children(folder)) == 2
         if how == "close":
@@ -204,7 +205,7 @@ def test_what_hides_its_origin_dies_too(folder: Path, how: str) -> None:
             assert all(_alive(pid) for pid in _children(folder))
         else:
             want = (
-                ("timeout", "no result within 8 s") if how == "time-out" else ("died", "its process ended (signal 9)")
+                ("timeout", "no result within 30 s") if how == "time-out" else ("died", "its process ended (signal 9)")
             )
             assert (found.fault, found.reason) == want
             assert not any(_alive(pid) for pid in _children(folder))
@@ -222,11 +223,12 @@ def test_a_number_that_may_be_anothers_by_now_gets_no_signal(folder: Path, monke
     assert all(told)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_replaced(folder: Path) -> None:
     """One call that hangs costs its own time alone; the calls after it get results."""
-    with _pool(folder, "shouts", size=2) as pool:
+    with _pool(folder, "shouts", timeout_s=5.0, size=2) as pool:
         pool.wait_until_loaded()
-        texts = [["bad"], ["a"], ["b"], ["bad"], ["c"], ["bad"], ["d"]]
+        texts = [["bad"], ["a"], ["b"], ["bad"], ["c"], ["d"]]
         found = [pool.submit({"completions": text}) for text in texts]
         faults = [f.result(timeout=120).fault for f in found]
     assert faults == ["timeout" if text == ["bad"] else None for text in texts]
@@ -251,7 +253,7 @@ def test_calls_run_while_the_caller_computes(folder: Path) -> None:
     """Results arrive without the caller waiting for them: rewards overlap with generation."""
     with _pool(folder, "lengths", timeout_s=60) as pool:
         futures = [pool.submit(CALL) for _ in range(3)]
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while not all(f.done() for f in futures) and time.monotonic() < until:
             sum(range(10_000))
         assert all(f.done() for f in futures)
@@ -377,7 +379,7 @@ def test_an_answer_of_any_depth_ends_one_call(folder: Path) -> None:
         "                pass\n"
         "    return [1.0] * len(completions)\n"
     )
-    with Pool(Worker(path="deep.f", folder=str(folder), timeout_s=20, memory_gib=1.0), 1) as made:
+    with Pool(Worker(path="deep.f", folder=str(folder), timeout_s=60, memory_gib=1.0), 1) as made:
         assert made.submit({"completions": ["deep"]}).result(timeout=60).fault is not None
         assert made.submit({"completions": ["a"]}).result(timeout=60).value == [1.0]
 
