@@ -52,12 +52,14 @@ def is_stopped(phases):
     sleeps_for_ever(phases)
 
 def leaves_a_child(phases):
+    phases.enter("update", 7)  # which has time
     child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     (Path(os.environ["CHILD"])).write_text(str(child.pid))
+    phases.enter("reward", 7)
     sleeps_for_ever(phases)
 
 def is_slow(phases):
-    until = time.monotonic() + 6
+    until = time.monotonic() + 12
     while time.monotonic() < until:
         time.sleep(0.05)
         phases.progress()
@@ -143,8 +145,8 @@ def test_what_a_hung_run_has_started_is_ended_too(supervise, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_a_slow_run_is_not_hung(supervise):
-    """Signs of progress within a phase count: it takes three times its limit, and ends by its own error."""
-    folder, report = supervise("is_slow")
+    """Signs of progress within a phase count: it takes more than twice its limit, and ends by its own error."""
+    folder, report = supervise("is_slow", limit=5.0)
     assert report["reason"] == "ValueError: slow, and not hung"
     assert not (folder.path / STACKS).exists()
     assert not (folder.path / "phases").exists()  # nothing is left of it
@@ -265,13 +267,19 @@ def test_every_phase_has_a_limit():
 
 def test_several_threads_are_in_the_stacks(tmp_path):
     """All threads are written, as the one that holds a lock is seldom the one that waits."""
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
+
+    def holds():
+        begun.set()
+        done.wait()
+
     with Phases.open(tmp_path, 0):
-        thread = threading.Thread(target=done.wait)
+        thread = threading.Thread(target=holds)
         thread.start()
+        begun.wait()
         os.kill(os.getpid(), signal.SIGUSR2)
         written = stacks(tmp_path, 0)
-        assert "in wait" in written
+        assert "in holds" in written
         assert "in test_several_threads_are_in_the_stacks" in written
         done.set()
         thread.join()
