@@ -61,7 +61,7 @@ def test_a_stopped_process_of_several_ends_the_run_and_is_named(
 ) -> None:
     """One of two processes gets SIGSTOP in mid-training: the report names it and who waits; none of them is left."""
     recipe = changed(recipe, schedule={"steps": 10_000})
-    patience = dict.fromkeys(("rollout", "reward", "old_pass", "update", "sync", "evaluation", "checkpoint"), 4.0)
+    patience = dict.fromkeys(("rollout", "reward", "old_pass", "update", "sync", "evaluation", "checkpoint"), 20.0)
     folder = job_folder(recipe, options=Options(own={"processes": 2}), timeouts=Timeouts(**patience))
     pids: list[int] = []
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,7 +12,27 @@ import pytest
 
 from paribus.contract import Evaluate, EvaluationSet
 from paribus.recipe.recipe import Recipe
+from paribus.run_folder.folder import RunFolder
+from paribus.testing import runner_suite
 from paribus.testing.runner_suite import RunnerTestCase
+
+WAITS = """
+import os, select, signal
+from paribus.run_folder.folder import RunFolder
+
+told, tell = os.pipe()
+os.set_blocking(tell, False)
+signal.set_wakeup_fd(tell)
+append = RunFolder.append_metrics
+
+def waits(folder, line):
+    append(folder, line)
+    if line.step == 3:
+        select.select([told], [], [], 300)
+
+RunFolder.append_metrics = waits
+"""
+"""Lets a run not take its last step before it has had a signal."""
 
 
 @pytest.mark.slow
@@ -36,3 +59,13 @@ class TestNativeRunner(RunnerTestCase):
     def recipe(cls, chain_model: Path) -> Recipe:
         """The base with a tiny model that is made in seconds."""
         return cls.patched({"model.name": str(chain_model)})
+
+    @classmethod
+    @contextmanager
+    def training(cls, folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
+        """Train; an attempt that is to be stopped does not end before it is."""
+        with pytest.MonkeyPatch.context() as patch:
+            if "is_asked" in folder.path.parent.name and folder.path.name == "a1":
+                patch.setattr(runner_suite, "_TRAIN", f"{WAITS}\n{runner_suite._TRAIN}")
+            with super().training(folder) as process:
+                yield process

@@ -93,7 +93,7 @@ def test_values_are_gathered_and_gradients_summed(tmp_path: Path, monkeypatch: p
 
 def test_processes_meet_in_a_folder_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of the temporary folder is the user's; and no variable of the environment is needed."""
-    monkeypatch.setattr(world, "MEETING", timedelta(seconds=60))
+    monkeypatch.setattr(world, "MEETING", timedelta(seconds=300))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert in_ranks(2, tmp_path / "a b%20\u00fc", lambda here: here.gather(here.rank)) == [[0, 1], [0, 1]]
 
@@ -115,16 +115,19 @@ def test_fewer_gpus_than_processes_are_refused(tmp_path: Path, monkeypatch: pyte
 
 def test_a_process_that_waits_is_left_when_the_run_must_stop(tmp_path: Path) -> None:
     """The other one never comes."""
+    left = tmp_path / "left"
 
     def action(here: World) -> None:
         def leave() -> None:
+            left.touch()
             raise SystemExit(75)
 
         if here.rank == 0:
             here.while_waiting = leave
             here.gather(1)
         else:
-            time.sleep(1)
+            while not left.exists():
+                time.sleep(0.01)
 
     assert ends_of_ranks(2, tmp_path / "ranks", action) == [75, 0]
 
@@ -132,10 +135,14 @@ def test_a_process_that_waits_is_left_when_the_run_must_stop(tmp_path: Path) -> 
 def test_a_process_that_lost_another_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If nobody ends it before."""
     monkeypatch.setattr(world, "LOST_S", 0.1)
+    met = tmp_path / "met"
 
     def action(here: World) -> str:
         if here.rank == 1:
+            while not met.exists():
+                time.sleep(0.01)
             return ""
+        met.touch()
         with pytest.raises(RunnerError) as caught:
             here.gather(1)
         return str(caught.value)
