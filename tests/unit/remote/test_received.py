@@ -43,7 +43,8 @@ class Fake:
         self.sends: Callable[[socket.socket], None] = lambda _: None
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while True:
@@ -73,7 +74,9 @@ class Fake:
         self.answers(json.dumps({"version": version, "answer": answer}).encode())
 
     def close(self) -> None:
-        """Listen no more."""
+        """Listen no more; the number of the socket is the next one's only when the thread uses it no longer."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join(60)
         self._listening.close()
 
 
