@@ -17,7 +17,7 @@ def is_first(folder):
 @pytest.mark.parametrize("how", ["end of its time", "scancel"])
 def test_a_job_that_slurm_ends_before_its_run_is_made_good(slurm_site, how):
     """The run goes on in another job under a new token, and nothing is counted against it."""
-    process = slurm_site.start(rules=[{"do": "hang", "at": 5, "arm": "base", "seed": 0, "token": 1}])
+    process = slurm_site.start(rules=[slurm_site.held(arm="base", seed=0)])
     folder = slurm_site.until(lambda: [f for f in slurm_site.training() if is_first(f)])[0]
     short = folder.path.parent.name
     name = next(j for j in slurm_site.jobs() if short in j)

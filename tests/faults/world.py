@@ -49,7 +49,7 @@ class Skipped(Exception):
     """A fault cannot be injected here; the message says what is missing."""
 
 
-def hasten(lease_s: float = LEASE_S) -> None:
+def hasten(lease_s: float) -> None:
     """Shorten the lease and the waits of this process and of all that it forks; give an attempt any number of tries."""
     for module in (moves, attempts, audit):
         module.LEASE_S = lease_s  # type: ignore[attr-defined]

@@ -75,7 +75,8 @@ def pages() -> tuple[Page, ...]:
 def _studies(request: Request) -> Response:
     """Show the studies."""
     home = home_of(request)
-    found = () if home.empty else rows(home, None if home.patient else READ_S)
+    empty = home.empty
+    found = () if empty else rows(home, None if home.patient else READ_S)
     query = request.query_params
     archived, tag = query.get("archived") == "yes", query.get("tag", "")[:MOST_TAG]
     shown, others = (chosen(found, archived=each, tag=tag) for each in (archived, not archived))
@@ -86,7 +87,7 @@ def _studies(request: Request) -> Response:
         others=len(others),
         archived=archived,
         tag=tag,
-        empty=home.empty,
+        empty=empty,
         scheduler=home.scheduler(),
     )
 

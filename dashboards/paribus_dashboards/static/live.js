@@ -86,6 +86,7 @@
 
   const poll = async (element) => {
     const state = states.get(element);
+    const reloads = "reload" in element.dataset;
     state.busy = true;
     try {
       const answer = await fetch(element.dataset.poll, {
@@ -93,13 +94,13 @@
       });
       const date = Date.parse(answer.headers.get("Date"));
       if (date) skew = date - Date.now();
-      if (answer.status === 200 && element.dataset.reload !== undefined) location.reload();
+      if (answer.status === 200 && reloads) location.reload();
       else if (answer.status === 200) {
         const html = await answer.text();
         state.tag = answer.headers.get("ETag");
         if (element.isConnected) swap(element, html);
       }
-      state.trouble = element.dataset.reload === undefined ? refused(answer.status) : "";
+      state.trouble = reloads ? "" : refused(answer.status); // that page has said so
     } catch {
       state.trouble = unreachable;
     }

@@ -75,9 +75,10 @@ class SyncProcess:
         """
         until = self._clock() + DRAIN_S + 30.0
         status = None
-        for _ in range(_LAST_STARTS):  # one that was killed or replaced has a successor
+        for _ in range(_LAST_STARTS):
             status = self._end(wait, until)
-            if status is None or 0 <= status != REPLACED:
+            killed = status is not None and status < 0
+            if not killed and status != REPLACED:
                 break
         try:
             known = read_json(self._home / STATUS)

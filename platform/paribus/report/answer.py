@@ -160,12 +160,10 @@ def _undecided(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> list[
     ended = [(name, runs, scores) for name, runs, scores in arms if all(r.outcome != "pending" for r in runs)]
     no_score = [name for name, _, scores in ended if not scores and name not in lost]
     stopped = [name for name, runs, scores in arms if scores and all(r.outcome == "stopped_early" for r in runs)]
-    apart = [
-        (f"`{s.name}`", analysis.same_meaning(s.arm, analysis.plan.base, analysis.score))
-        for s in singles(analysis)
-        if analysis.values(s.arm, analysis.score) and analysis.to_base.get(s.arm) is None
-    ]
-    elsewhere, no_seed = ([name for name, same in apart if same is each] for each in (False, True))
+    base, score = analysis.plan.base, analysis.score
+    apart = [s for s in singles(analysis) if analysis.to_base.get(s.arm) is None and analysis.values(s.arm, score)]
+    elsewhere = [f"`{s.name}`" for s in apart if not analysis.same_meaning(s.arm, base, score)]
+    no_seed = [f"`{s.name}`" for s in apart if analysis.same_meaning(s.arm, base, score)]
     parts = (
         (left, f"Undecided at {seeds}: {names}."),
         (after, f"Exploratory at {seeds}: {listed(after)}."),

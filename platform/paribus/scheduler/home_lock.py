@@ -84,12 +84,10 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
 
     lock = FileLock(home / "run.lock")
     try:
-        try:
+        with suppress(Timeout):
             lock.acquire(timeout=_LIVES_S)
-        except Timeout:
-            if (owner := _read(home)) is None or owner.identity.alive() or not owner.identity.here():
-                raise
-            lock.acquire(timeout=_DYING_S)
+        if not lock.is_locked:
+            lock.acquire(timeout=_DYING_S if _was_killed(home) else 0.0)
     except Timeout:
         raise StoreError(
             f"{_read(home) or 'another process'} works in {home}. Wait for it to end, watch it with `paribus status`, "
@@ -108,6 +106,12 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
     finally:
         (home / _FILE).unlink(missing_ok=True)
         lock.release()
+
+
+def _was_killed(home: Path) -> bool:
+    """Return whether the folder names an owner on this machine that no longer runs."""
+    owner = _read(home)
+    return owner is not None and owner.identity.here() and not owner.identity.alive()
 
 
 def beat(home: Path) -> None:

@@ -97,7 +97,7 @@ def fake(monkeypatch):
 
 
 def lengthen(folder):
-    """Give the run so many steps that whoever stops it has minutes to do so."""
+    """Give the run so many steps that a test has minutes to stop it."""
     job = json.loads(folder.job.read_text())
     job["recipe"]["schedule"]["steps"] = 6000
     folder.job.write_text(json.dumps(job))

@@ -20,15 +20,15 @@ WAITS = """
 import os, select, signal
 from paribus.run_folder.folder import RunFolder
 
-told, tell = os.pipe()
-os.set_blocking(tell, False)
-signal.set_wakeup_fd(tell)
+signals, noted = os.pipe()
+os.set_blocking(noted, False)
+signal.set_wakeup_fd(noted)
 append = RunFolder.append_metrics
 
 def waits(folder, line):
     append(folder, line)
     if line.step == 3:
-        select.select([told], [], [], 300)
+        select.select([signals], [], [], 300)
 
 RunFolder.append_metrics = waits
 """
