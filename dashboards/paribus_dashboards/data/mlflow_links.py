@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -54,5 +55,5 @@ def _get(server: str, endpoint: str, **query: str) -> Any:
     try:
         with opener.open(f"{server}/api/2.0/mlflow/{endpoint}?{urlencode(query)}", timeout=TIMEOUT_S) as answer:
             return json.load(answer)
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, HTTPException) as error:
         raise DashboardError(f"MLflow at {server} could not look this up: {error}") from error

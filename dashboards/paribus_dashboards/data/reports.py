@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from paribus.errors import ParibusError
+from paribus.masking import describe
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.build import build_report
 from paribus.report.collect import read_study
@@ -25,6 +26,9 @@ WAIT_S = 0.4
 
 PAUSE = 5.0
 """A report is built again only after this many times the seconds that the last time took."""
+
+AGAIN_S = 5.0
+"""Seconds after which a report that could not be built is tried again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +163,8 @@ class Reports:
         with self._lock:
             state = self._states.setdefault(study, _State())
             due = wait_s is None or time.monotonic() >= state.not_before
-            if state.stamp != stamp and state.done.is_set() and (due or state.built is None):
+            first = state.built is None and not state.trouble
+            if state.stamp != stamp and state.done.is_set() and (due or first):
                 state.done.clear()
                 threading.Thread(target=self._build, args=(study, stamp, state), daemon=True).start()
         if wait_s is None:
@@ -170,13 +175,15 @@ class Reports:
 
     def _build(self, study: str, stamp: Hashable, state: _State) -> None:
         started = time.monotonic()
+        again_s = 0.0
         try:
-            state.built, state.trouble = self._make(self._folder, study), ""
-        except ParibusError as error:
-            state.trouble = str(error)
+            state.built, state.trouble, state.stamp = self._make(self._folder, study), "", stamp
+        except Exception as error:  # the next request after a while tries again: the database may be back
+            state.trouble = str(error) if isinstance(error, ParibusError) else describe(error)
+            again_s = AGAIN_S
         finally:
-            state.stamp = stamp
-            state.not_before = time.monotonic() + PAUSE * (time.monotonic() - started)
+            ended = time.monotonic()
+            state.not_before = ended + max(again_s, PAUSE * (ended - started))
             state.done.set()
 
 

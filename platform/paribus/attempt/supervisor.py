@@ -274,6 +274,8 @@ class Supervisor:
         except RunFolderError as error:
             self._halt(Stop(why="finding", reason=str(error)), grace=False)
             return
+        except OSError:  # a server of files that is away for a moment: the next look reads them
+            return
         if lines:
             self._step = max(self._step, lines[-1].step)
             self._step_seconds.append((now - self._last_line) / len(lines))

@@ -298,7 +298,7 @@ def engine(name: str, answer: Answer) -> Check:
 def _file_system(path: Path) -> str:
     """Return the type of the file system of a path; empty on systems other than Linux."""
     try:
-        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+        mounts = [line.split()[1:3] for line in os.fsdecode(Path("/proc/mounts").read_bytes()).splitlines()]
     except OSError:
         return ""
     holding = [(len(place), kind) for place, kind in mounts if path.is_relative_to(place)]

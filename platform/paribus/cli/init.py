@@ -122,9 +122,9 @@ def _say_what_is_missing() -> None:
 
 def _extend(path: Path) -> list[str]:
     """Append to a .gitignore what it lacks; return its name if it lacked something."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    lacking = [line for line in IGNORED if line not in text.splitlines()]
-    start = "\n" if text and not text.endswith("\n") else ""
+    text = path.read_bytes() if path.exists() else b""  # in whatever encoding it is
+    lacking = [line for line in IGNORED if line.encode() not in text.splitlines()]
+    start = "\n" if text and not text.endswith(b"\n") else ""
     with path.open("a", encoding="utf-8") as file:
         file.write(start + "".join(f"{line}\n" for line in lacking))
     return [path.name] if lacking else []

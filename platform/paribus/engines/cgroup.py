@@ -41,7 +41,7 @@ def make(name: str) -> tuple[Path | None, str]:
         The folder and an empty string; or ``None`` and the reason why that isn't possible.
     """
     try:
-        parent = own_group(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+        parent = own_group(*(os.fsdecode(Path("/proc/self", name).read_bytes()) for name in ("mountinfo", "cgroup")))
     except OSError:
         parent = None
     if parent is None:

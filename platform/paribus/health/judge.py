@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -200,7 +201,6 @@ class LiveJudge:
 
         Raises:
             RunFolderError: an evaluation cannot be read.
-            OSError: the file cannot be written.
         """
         if self._step is None and lines:
             self._judge_earlier_attempts(lines[0].step)
@@ -215,7 +215,8 @@ class LiveJudge:
         if fresh:
             few = _few_steps(self._judged) if self._job.known_recipe else _lacks(self._seen, self._judged)
             found = findings(self._setting, self._states)
-            self._write(diagnose(found, near=self._setting.w, lacks=few), fresh[-1])
+            with suppress(OSError):  # the next lines bring another; what is found must stop the run all the same
+                self._write(diagnose(found, near=self._setting.w, lacks=few), fresh[-1])
         return [finding for finding in changes if finding.state == "critical"]
 
     def _judge_earlier_attempts(self, first: int) -> None:

@@ -176,7 +176,7 @@ class Groups:
             self.trouble = describe(error)
             if not is_refusal(error):  # MLflow may be down: the others need not find out
                 self._refusals.pop(name, None)
-                self._again = self._clock() + min(2.0**self._failures, _BACKOFF_MAX_S)
+                self._again = self._clock() + min(2.0 ** min(self._failures, 10), _BACKOFF_MAX_S)
                 self._failures += 1
                 return False
             self._refusals[name] = self._refusals.get(name, 0) + 1

@@ -50,19 +50,25 @@ class SyncProcess:
         now = self._clock()
         if self._process is not None:
             self._forget()
-            self._start_at = now + min(2.0 ** (self._starts - 1), _BACKOFF_MAX_S)
+            self._start_at = now + min(2.0 ** min(self._starts - 1, 10), _BACKOFF_MAX_S)
         if now < self._start_at:
             return
+        try:
+            self._process = self._start()
+        except OSError:  # no room for another process or file: runs train on, and it is tried again
+            self._start_at = now + _BACKOFF_MAX_S
+        self._starts += 1
+
+    def _start(self) -> subprocess.Popen[bytes]:
         (self._home / STATUS).unlink(missing_ok=True)
         with (self._home / LOG).open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "paribus.mlflow_sync.sync", str(self._home)],
                 stdin=subprocess.PIPE,  # closes when this process ends for any reason; then the sync process ends, too
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self._starts += 1
 
     def drain(self, wait: Callable[[], None]) -> str:
         """Let the process upload what is left, for a limited time.

@@ -237,7 +237,7 @@ class MlflowSync:
     def _postpone(self, attempted: AttemptedRun, error: Exception, failures: int) -> None:
         """Note why a run was not uploaded, and when to try again."""
         self.trouble = describe(error)
-        wait = min(2.0**failures, _BACKOFF_MAX_S)
+        wait = min(2.0 ** min(failures, 10), _BACKOFF_MAX_S)
         self._failures[attempted.fingerprint] = (failures + 1, self._clock() + wait)
 
     def _pack(self, waiting: Iterable[AttemptedRun]) -> None:

@@ -166,7 +166,7 @@ class Uploads:
 
     def _fail(self, file: Path, said: str) -> None:
         count = self._failed[file].count if file in self._failed else 0
-        again = self._clock() + min(2.0**count, _BACKOFF_MAX_S)
+        again = self._clock() + min(2.0 ** min(count, 10), _BACKOFF_MAX_S)
         self._failed[file] = _Failed(count + 1, again, mask(said))
         _log.warning("upload of %s: %s", file, mask(said))
 

@@ -186,6 +186,8 @@ class _Followed:
         except RunFolderError as error:
             self.status, self.trouble = "critical", str(error)
             return
+        except OSError:  # the next look reads it
+            return
         for line in lines:
             self.step = line.step
             self.values.update(line.values)

@@ -274,10 +274,8 @@ class AttemptSeries:
     def __init__(self, folder: RunFolder, *, derive: bool = True) -> None:
         self.folder = folder
         self._derive = derive
-        self._blocks: list[Block] = []
-        self._tail = Tail(folder.metrics)
-        self._lines: list[MetricLine] = []
-        self._open = Columns.of([])
+        self._file: tuple[int, ...] = ()
+        self._start_over()
         self.refresh()
 
     def refresh(self) -> None:
@@ -287,6 +285,7 @@ class AttemptSeries:
             RunFolderError: as above.
         """
         ended = self.folder.result.exists() or self.folder.outcome.exists()
+        self._notice_another_file()
         self._take_blocks()
         if self._derive and self._waiting() >= (1 if ended else BLOCK):
             with suppress(OSError):  # a read-only folder can still be read
@@ -307,7 +306,27 @@ class AttemptSeries:
         if self._derive:
             with suppress(OSError):
                 self.folder.series.unlink()
-        self._blocks, self._tail, self._lines, self._open = [], Tail(self.folder.metrics), [], Columns.of([])
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._blocks: list[Block] = []
+        self._tail = Tail(self.folder.metrics)
+        self._lines: list[MetricLine] = []
+        self._open = Columns.of([])
+
+    def _notice_another_file(self) -> None:
+        """Start over if the run was deleted and trained again, which gives the same folder."""
+        try:
+            found, job = (
+                self.folder.metrics.stat(),
+                self.folder.job.stat().st_mtime_ns if self.folder.job.exists() else 0,
+            )
+        except OSError:
+            return
+        file = (found.st_dev, found.st_ino, job)
+        if self._file not in ((), file) or found.st_size < self._tail.offset:
+            self._start_over()
+        self._file = file
 
     def _waiting(self) -> int:
         done = self._blocks[-1].source if self._blocks else 0

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from paribus.contract import EXTERNAL, load_runner
@@ -314,14 +314,18 @@ class ReportJobs:
         if self._process is None and self._asked:
             name = self._asked[0]
             command = [sys.executable, "-m", "paribus", "report", name, "--home", str(self._home)]
-            with (self._home / LOG).open("wb") as log:
-                self._process = subprocess.Popen(
-                    [*command, "--out", str(self._folder / name)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # Ctrl-C in the terminal reaches only the scheduler
-                )
+            try:
+                with (self._home / LOG).open("wb") as log:
+                    self._process = subprocess.Popen(
+                        [*command, "--out", str(self._folder / name)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,  # Ctrl-C in the terminal reaches only the scheduler
+                    )
+            except OSError as error:  # runs train on
+                self._asked.popleft()
+                self._say(f"{name}: no report: {error}. Write it later: paribus report {name}{at_home(self._home)}")
         return len(self._asked)
 
     def close(self) -> None:
@@ -334,5 +338,7 @@ class ReportJobs:
         if status == 0:
             self._say(f"{study}: report in {self._folder / study}")
             return
-        output = (self._home / LOG).read_text(errors="replace").strip().splitlines()
+        output = list[str]()
+        with suppress(OSError):  # someone has deleted it
+            output = (self._home / LOG).read_text(errors="replace").strip().splitlines()
         self._say(f"{study}: no report: {output[-1] if output else f'exit status {status}'}")

@@ -233,7 +233,7 @@ def check_dashboard(address: str, token: str = "", *, may_ask: bool = False) -> 
         error.close()
         remedy = f"Is the token in {DASHBOARD_TOKEN_FILE} the dashboard's?" if error.code == 401 else "See its log."
         raise ServiceError(f"the dashboard at {address} answers {error.code}. {remedy}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise ServiceError(f"the dashboard at {address} cannot be reached: {_reason(error)}. Is it running?") from error
     if "Paribus" not in page or "</html>" not in page:
         raise ServiceError(f"another program than the dashboard answers at {address}. Check {DASHBOARD_URL}.")

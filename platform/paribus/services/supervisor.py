@@ -116,7 +116,7 @@ class Supervisor:
         now = time.monotonic()
         if each.process is None:
             if now >= each.start_at:
-                self._start(each)
+                self._start_again(each)
             return
         self._show(each)
         if (status := _ended(each.process)) is not None:
@@ -144,6 +144,15 @@ class Supervisor:
                 # if this process is killed, its services stop; only safe because this process has no threads
                 preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
             )
+
+    def _start_again(self, each: _Running) -> None:
+        try:
+            self._start(each)
+        except OSError as error:
+            if not each.pause_s:  # it has never run
+                raise
+            each.start_at = time.monotonic() + LONGEST_PAUSE_S
+            self._say(f"{each.service.name}: cannot be started: {error}. It is tried again in {LONGEST_PAUSE_S:.0f} s")
 
     def _restart_later(self, each: _Running, status: int) -> None:
         self._end_group(each)

@@ -42,6 +42,8 @@ _WAL_RETRY_S = 0.02
 _SECRET = ("password", "passfile", "sslpassword", "options")
 _WRITES = "paribus_writes"
 _DATABASE_ERRORS = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError, sa.exc.InternalError)
+_NOT_GRANTED = ("42501", "3F000")
+"""States of PostgreSQL: insufficient privilege, and no schema that the user may use."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -190,7 +192,7 @@ class Database:
                     _begin_sqlite(connection, options.get(_WRITES))
                 yield connection
         except sa.exc.DBAPIError as error:
-            if type(error) not in _DATABASE_ERRORS:
+            if type(error) not in _DATABASE_ERRORS and _sqlstate(error) not in _NOT_GRANTED:
                 raise  # a bug in a statement, not trouble with the database
             raise self._store_error(error) from error
 
@@ -198,11 +200,21 @@ class Database:
         reason = (str(error.orig).splitlines() or [""])[0]
         kind: type[StoreError] = StoreError
         remedy = "Is the disk full, or the file damaged? `paribus doctor` checks both."
-        if not self.embedded:
+        if _sqlstate(error) in _NOT_GRANTED:
+            user = self.url.username or "the user"
+            remedy = (
+                f"The owner of the database lets {user} make and use tables: GRANT ALL ON SCHEMA public TO {user}; "
+                f"and, if another user has made them, GRANT ALL ON ALL TABLES IN SCHEMA public TO {user};"
+            )
+        elif not self.embedded:
             kind, remedy = Unreachable, f"Is the server running, and is {DATABASE_URL} right?"
         elif getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             kind, remedy = Locked, "Another program works with the file. Try again when it has ended."
         return kind(f"the database {self.name} cannot be used: {reason}. {remedy}")
+
+
+def _sqlstate(error: sa.exc.DBAPIError) -> str:
+    return getattr(error.orig, "sqlstate", None) or ""
 
 
 class _HasDatabase(Protocol):

@@ -140,7 +140,10 @@ def _raise_failure(started: Sequence[subprocess.Popen[bytes]], scratch: Path) ->
         if code is None or code == 0 or code in _STOPPED:
             continue
         if code < 0:
-            sys.stderr.write(f"{who} was killed by {signal.Signals(-code).name}\n")
+            name = (
+                signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
+            )  # real-time ones lack one
+            sys.stderr.write(f"{who} was killed by {name}\n")
             raise SystemExit(KILLED - code)
         note = scratch / f"{rank}.error"
         reason = note.read_text(encoding="utf-8") if note.exists() else f"exit status {code}"

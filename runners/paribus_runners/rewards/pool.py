@@ -301,7 +301,7 @@ class Pool:
                 self._waiting.clear()
             for process in list(self._processes):
                 process.call = None
-                with suppress(OSError):  # the first error is the cause
+                with suppress(Exception):  # the first error is the cause
                     self._end(process, _CLOSED)
             for call in left:
                 if cause is None:

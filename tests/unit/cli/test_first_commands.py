@@ -200,3 +200,10 @@ def test_every_message_about_a_part_takes_the_line_from_one_place():
     sources = [p for package in packages for ending in ("py", "j2") for p in package.rglob(f"*.{ending}")]
     assert len(sources) > 100
     assert [p.name for p in sources if "pip install" in p.read_text()] == ["errors.py"]
+
+
+def test_a_gitignore_in_another_encoding_is_extended(tmp_path):
+    """Its bytes stay as they are."""
+    (tmp_path / ".gitignore").write_bytes(b"caf\xe9/\n")
+    assert CliRunner().invoke(paribus, ["init", str(tmp_path)]).exit_code == 0
+    assert (tmp_path / ".gitignore").read_bytes().startswith(b"caf\xe9/\n.paribus/\n")

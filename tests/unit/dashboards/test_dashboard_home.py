@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
 
 from paribus.run_folder.folder import MetricLine
-from paribus.store.database import FILE
+from paribus.store.database import FILE, Unreachable
 from paribus.store.states import RunState
 from paribus.store.store import Store
+from paribus_dashboards.data import reports as reports_module
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.home import Home, NotFound
 from paribus_dashboards.data.reports import Built, Reports
@@ -136,3 +138,27 @@ def test_a_run_that_was_looked_at_before_its_first_line_is_followed(new_folder):
         assert home.series(run).span[1] == 6
         assert home.series(run).series("reward/mean").at(6) == 0.25
     home.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"), [(Unreachable("the database is away"), "the database is away"), (OSError(11, "busy"), "busy")]
+)
+def test_a_report_that_could_not_be_built_is_tried_again(folder, monkeypatch, error, trouble):
+    """After a while, not with each request; until then the page says what was wrong."""
+    monkeypatch.setattr(reports_module, "AGAIN_S", 0.2)
+    made = []
+
+    def make(where, study):
+        made.append(study)
+        if len(made) == 1:
+            raise error
+        return Built(model=None, spreads=())  # type: ignore[arg-type]
+
+    reports = Reports(folder, make)
+    first = reports.of("s", 1, None)
+    assert trouble in first.trouble
+    assert (first.built, first.current) == (None, False)
+    time.sleep(0.3)
+    assert reports.of("s", 1, None).current
+    assert reports.of("s", 1).trouble == ""
+    assert len(made) == 2

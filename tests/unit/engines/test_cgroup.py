@@ -132,3 +132,15 @@ def test_a_group_with_groups_below_it_is_removed(allowed):
         assert cgroup.end(group)
         assert process.wait() == -signal.SIGKILL
     assert not group.exists()
+
+
+def test_a_mount_whose_name_is_not_utf8_stops_nothing(monkeypatch):
+    """The kernel writes names as they are."""
+    real, line = Path.read_bytes, b"99 1 8:1 / /media/caf\xe9 rw - ext4 /dev/sdb1 rw\n"
+
+    def with_one_more(path):
+        return (line if path.name == "mountinfo" else b"") + real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", with_one_more)
+    _, why = cgroup.make("x")
+    assert isinstance(why, str)

@@ -252,3 +252,9 @@ def test_what_is_said_of_jobs_is_what_the_study_asks_for(resources, asked):
     options = SlurmOptions(gpu_type="a100")
     said = options.about(options.need(Resources(**resources)))
     assert said == f"partition default, {asked}, default memory, default time per run"
+
+
+@pytest.mark.parametrize("text", ["127", "4294967294", "", "x:y"])
+def test_what_is_no_exit_status_is_not_known(text):
+    """It ends no scheduler."""
+    assert slurm_commands._exit_code(text) is None

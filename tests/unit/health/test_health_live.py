@@ -8,6 +8,7 @@ import pytest
 from paribus.attempt.supervisor import HealthMonitor
 from paribus.contract import Evaluate, Job
 from paribus.contract.rule import HealthRule
+from paribus.health import judge as judge_module
 from paribus.health.finding import plain, read_health
 from paribus.health.judge import LiveJudge, judge_run, read_attempts, saved_diagnosis
 from paribus.health.own_rules import own_detectors
@@ -151,3 +152,20 @@ def test_rules_of_ones_own_judge_while_it_trains(attempt):
     assert saved_diagnosis(known, own).first is not None
     assert saved_diagnosis(known) is None
     assert known.profile == f"{load_profile('default').identity}, cut ({own[0].version})"
+
+
+def test_a_disk_that_is_full_for_a_moment_stops_no_detector(attempt, monkeypatch):
+    """What is found is returned all the same, and the file is there after the next lines."""
+    folder, job = attempt()
+    judge, lines, found = LiveJudge(folder, job), record(folder, 0, STEPS), []
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judge_module, "write_json", full)
+        found += judge.take(lines[:-1])
+    assert not folder.health.exists()
+    found += judge.take(lines[-1:])
+    assert found
+    assert read_health(folder).step == STEPS

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,3 +43,23 @@ def test_a_process_that_is_killed_at_the_end_has_a_successor(
     made.close()
     assert found.startswith(said) if said else found == ""
     assert len(list(tmp_path.glob("start*"))) == min(kills, 2) + 1
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without room for another process ends no training; nor do thousands of deaths."""
+    now, starts = [0.0], list[int]()
+
+    def started(*_: object, **__: object) -> object:
+        starts.append(1)
+        if len(starts) % 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return SimpleNamespace(stdin=None, poll=lambda: 1, wait=lambda: 1)
+
+    monkeypatch.setattr(module.subprocess, "Popen", started)
+    made = SyncProcess(tmp_path, clock=lambda: now[0])
+    for _ in range(4000):
+        made.ensure()
+        now[0] += 61.0
+    assert len(starts) > 2000

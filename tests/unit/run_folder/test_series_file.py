@@ -233,3 +233,14 @@ def test_a_run_knows_the_sources_of_its_metrics(tmp_path):
     assert run.sources_of("optim/lr") == set()
     write(RunFolder.of(tmp_path, RUN, 2), lines(range(6, 9), **{"reward/mean": "proxy"}))
     assert RunSeries(tmp_path, RUN, 2).sources_of("reward/mean") == {"exact", "proxy"}
+
+
+def test_a_run_that_was_deleted_and_trained_again_is_read_anew(tmp_path):
+    """It has the same folder: a reader that stays open must not go on with what was there."""
+    folder = filled(tmp_path, range(20))
+    reader = AttemptSeries(folder)
+    folder.metrics.unlink()
+    write(folder, [MetricLine(step=s, time_ms=s, values={NAMES[0]: 9.0}) for s in range(5)])
+    reader.refresh()
+    assert reader.span == (0, 4)
+    assert set(reader.series(NAMES[0], 1).last.tolist()) == {9.0}

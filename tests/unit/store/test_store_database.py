@@ -217,3 +217,21 @@ def test_a_log_that_others_turn_on_as_well_is_waited_for():
     databases._prepare_sqlite(connection, None)
     assert connection.said.count("PRAGMA journal_mode = WAL") == 3
     assert connection.said[-1] == "PRAGMA foreign_keys = ON"
+
+
+def test_a_server_that_grants_too_little_is_told_with_the_remedy(tmp_path, monkeypatch):
+    """Users of PostgreSQL 15 and later may make no tables in a database of others: one sentence, tried once."""
+    with postgresql(empty=True) as url:
+        owner = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+        with owner.connect() as connection:
+            connection.execute(sa.text("CREATE ROLE guest LOGIN"))
+        try:
+            guest = url.set(username="guest").render_as_string(hide_password=False)
+            monkeypatch.setenv("PARIBUS_DATABASE_URL", guest)
+            with pytest.raises(StoreError, match=r"permission denied.*GRANT ALL ON SCHEMA public TO guest;") as caught:
+                Store.open(tmp_path)
+            assert not isinstance(caught.value, Unreachable)
+        finally:
+            with owner.connect() as connection:
+                connection.execute(sa.text("DROP ROLE guest"))
+            owner.dispose()

@@ -33,6 +33,7 @@ class JobActor:
         self._group: Any = get_current_placement_group()
         self._pid = 0
         self._ended = False
+        self._trouble: Exception | None = None
         self._started = threading.Event()
         threading.Thread(target=self._run, args=(order,), daemon=True).start()
         self._started.wait()
@@ -41,9 +42,15 @@ class JobActor:
         """Return as soon as the actor runs."""
 
     async def watch(self) -> None:
-        """Return when the job has ended and its exit status is in the file."""
+        """Return when the job has ended and its exit status is in the file.
+
+        Raises:
+            OSError: this node cannot write the job's files, such as where it does not see the home folder.
+        """
         while not self._ended:
             await asyncio.sleep(_TICK_S)
+        if self._trouble is not None:
+            raise self._trouble
 
     async def signal(self, number: int) -> None:
         """Send a signal to the job's process group."""
@@ -52,9 +59,14 @@ class JobActor:
 
     def _run(self, order: Order) -> None:
         own = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
-        run_order(order, own, self._has_started)
-        self._ended = True
-        self._free()
+        try:
+            run_order(order, own, self._has_started)
+        except Exception as error:  # else the job would hold its GPUs for ever
+            self._trouble = error
+        finally:
+            self._ended = True
+            self._started.set()
+            self._free()
 
     def _has_started(self, pid: int) -> None:
         self._pid = pid

@@ -209,7 +209,9 @@ def _exit_code(text: str) -> int | None:
         return None
     if number:
         return -int(number) if int(number) else int(code)
-    return os.waitstatus_to_exitcode(int(code))
+    with suppress(ValueError, OverflowError):  # no wait status
+        return os.waitstatus_to_exitcode(int(code))
+    return None
 
 
 def _rank(listed: Listed) -> tuple[bool, int]:
