@@ -151,7 +151,8 @@ def locked_versions(lock: Path) -> Mapping[str, str]:
 def installed_versions(folder: Path) -> Mapping[str, str]:
     """Return package to version of what is installed in an environment, from its metadata alone."""
     places = [str(p) for p in folder.glob("lib/python3*/site-packages")]
-    return {_canonical(d.metadata["Name"]): d.version for d in distributions(path=places)} if places else {}
+    found = distributions(path=places) if places else ()
+    return {_canonical(name): d.version for d in found if (name := d.metadata["Name"])}  # none where pip was killed
 
 
 def public(version: str) -> str:

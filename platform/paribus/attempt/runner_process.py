@@ -49,8 +49,10 @@ def redirect_output(folder: RunFolder) -> None:
         os.dup2(source, target)
     os.close(log)
     os.close(null)
-    # text streams of the new files, whatever these names were before; line buffered
-    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
+    # text streams of the new files, whatever these names were before; line buffered, and any text can be written
+    sys.stdout, sys.stderr = (
+        os.fdopen(n, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace") for n in (1, 2)
+    )
 
 
 class ForkedRunner:

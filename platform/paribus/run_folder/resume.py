@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from paribus.contract import Job
 from paribus.errors import ParibusError
 from paribus.run_folder.checkpoints import damaged_files, published, read_manifest, tokens
-from paribus.run_folder.folder import RunFolder
+from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.run_folder.samples import parse_sample
 
 log = logging.getLogger(__name__)
@@ -43,13 +44,26 @@ def _step(attempt: RunFolder, place: Path, job: Job) -> int | None:
             log.warning("%s is not used: it is of another run", place)
         elif wrong := damaged_files(place):
             log.warning("%s is not used: %s is damaged", place, ", ".join(wrong))
-        elif [x.step for x in attempt.read_metrics() if x.step <= manifest.step] != list(range(manifest.step + 1)):
+        elif [x.step for x in lines_up_to(attempt, manifest.step)] != list(range(manifest.step + 1)):
             log.warning("%s is not used: its metrics do not reach step %d", place, manifest.step)
         else:
             return manifest.step
     except ParibusError as error:
         log.warning("%s is not used: %s", place, error)
     return None
+
+
+def lines_up_to(attempt: RunFolder, step: int) -> Iterator[MetricLine]:
+    """Yield the metric lines up to a step, and read no further: what follows may be damaged, as after a power cut.
+
+    Raises:
+        RunFolderError: one of them is damaged.
+    """
+    for line in attempt.read_metrics():
+        if line.step <= step:
+            yield line
+        if line.step >= step:
+            return
 
 
 def take_over(folder: RunFolder, attempt: RunFolder, step: int) -> None:
@@ -59,9 +73,8 @@ def take_over(folder: RunFolder, attempt: RunFolder, step: int) -> None:
         RunFolderError: a record of the earlier attempt is damaged.
     """
     folder.metrics.unlink(missing_ok=True)
-    for line in attempt.read_metrics():
-        if line.step <= step:
-            folder.append_metrics(line)
+    for line in lines_up_to(attempt, step):
+        folder.append_metrics(line)
     shutil.rmtree(folder.evals, ignore_errors=True)
     for evaluation in attempt.read_evaluations():
         if evaluation.step <= step:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 
 from paribus.contract import Job
 from paribus.errors import ParibusError
@@ -21,7 +20,7 @@ from paribus_runners.command.given import (
     settings_of,
 )
 from paribus_runners.command.options import CommandOptions
-from paribus_runners.program.attempt import Attempt, Launch, termination
+from paribus_runners.program.attempt import Asked, Attempt, Launch, termination
 
 
 def run(folder: RunFolder) -> None:
@@ -31,7 +30,7 @@ def run(folder: RunFolder) -> None:
         _run(folder, job, CommandOptions.model_validate(job.options.own), asked)
 
 
-def _run(folder: RunFolder, job: Job, own: CommandOptions, asked: threading.Event) -> None:
+def _run(folder: RunFolder, job: Job, own: CommandOptions, asked: Asked) -> None:
     given, mapping = Given.of(folder), mapping_of(own, job.options)
     if job.hashes is not None and code_hash(own, job.options.sources) != job.hashes.code:
         raise ParibusError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
@@ -256,15 +257,23 @@ def _loaded(name: str, revision: str | None, dtype: torch.dtype, field: str = "m
     source = str(path) if path.is_dir() else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main")
-        model = AutoModelForCausalLM.from_pretrained(
+        model, read = AutoModelForCausalLM.from_pretrained(
             source,
             revision=revision or "main",
             dtype=dtype,
             attn_implementation=attention.NAME,
             use_safetensors=True,  # other formats are unpickled
+            output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         meant = "" if path.is_dir() else no_folder(path)
         reason = f" from the hub{meant} {error}" if meant else f": {error}"
         raise RunnerError(f"`{field}: {name}` cannot be loaded{reason}") from error
+    if missing := sorted(read["missing_keys"]):  # Transformers draws them
+        others = sorted(read["unexpected_keys"])
+        instead = f" The files have others, such as `{others[0]}`." if others else ""
+        raise RunnerError(
+            f"`{field}: {name}` lacks {len(missing)} of its weights, such as `{missing[0]}`: they would be random. "
+            f"Save the whole model with `save_pretrained`.{instead}"
+        )
     return model, tokenizer

@@ -31,7 +31,8 @@ def main() -> None:
     except BaseException as error:
         traceback.print_exc()
         reason = "".join(traceback.format_exception_only(error)).strip()
-        (Path(settings["scratch"]) / f"{settings['rank']}.error").write_text(reason, encoding="utf-8")
+        note = Path(settings["scratch"]) / f"{settings['rank']}.error"
+        note.write_text(reason, encoding="utf-8", errors="backslashreplace")
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -8,7 +8,8 @@ from pathlib import Path
 from paribus.contract import Job
 from paribus.errors import ParibusError
 from paribus.run_folder.checkpoints import published, tokens
-from paribus.run_folder.folder import MetricLine, RunFolder
+from paribus.run_folder.folder import RunFolder
+from paribus.run_folder.resume import lines_up_to
 from paribus_runners.native import checkpoint
 from paribus_runners.native.checkpoint import Progress
 
@@ -44,13 +45,9 @@ def _usable(attempt: RunFolder, place: Path, job: Job) -> Progress | None:
     """Return how far the checkpoint in ``place`` is; ``None`` if it cannot be resumed from, which is logged."""
     try:
         progress = checkpoint.read(place, job.run)
-        if [line.step for line in _lines(attempt, progress.step)] == list(range(progress.step + 1)):
+        if [line.step for line in lines_up_to(attempt, progress.step)] == list(range(progress.step + 1)):
             return progress
         log.warning("%s is not used: its metrics do not reach step %d", place, progress.step)
     except ParibusError as error:
         log.warning("%s is not used: %s", place, error)
     return None
-
-
-def _lines(attempt: RunFolder, last: int) -> list[MetricLine]:
-    return [line for line in attempt.read_metrics() if line.step <= last]

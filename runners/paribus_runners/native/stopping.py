@@ -65,20 +65,26 @@ class StopCheck:
                 raise Stopped
 
 
-class Termination(threading.Event):
-    """Set by SIGTERM. Before training has begun there is nothing to keep, and loading ends where it is.
+class Termination:
+    """Whether SIGTERM has come. Before training has begun there is nothing to keep, and loading ends where it is.
+
+    No ``threading.Event``: its lock would block for ever where a second signal comes while the first is noted.
 
     Attributes:
         begun: whether training has begun.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.begun = False
+        self._come = False
+
+    def is_set(self) -> bool:
+        """Return whether the signal has come."""
+        return self._come
 
     def arrive(self, *_: object) -> None:
         """Take the signal."""
-        self.set()
+        self._come = True
         if not self.begun:
             raise SystemExit(PREEMPTED)
 

@@ -90,6 +90,7 @@ class Trainer:
             try:
                 progress, values = self._step(progress)
             except AllRetired:
+                self._save(progress)
                 self._end(progress, "stopped_early", f"no prompt is left: {_all_retired(self._recipe)}")
                 return
             except Stopped:
@@ -99,12 +100,13 @@ class Trainer:
             step = progress.step
             values = self._evaluated(progress, values)
             self._write(step, values)
-            if "nan" in self._job.stop_on and not _finite(values):
+            if "nan" in self._job.stop_on and not _finite(values):  # the weights of the newest checkpoint stay
                 self._end(
                     progress, "stopped_early", f"nan: a loss, gradient or probability is not finite at step {step}"
                 )
                 return
             self._boundary(progress)
+        self._save(progress)
         self._end(progress, "succeeded", "")
 
     def _pretrain(self) -> tuple[Progress, dict[str, float]]:
@@ -286,8 +288,6 @@ class Trainer:
             log.warning("no checkpoint of step %d: %s", progress.step, error)
 
     def _end(self, progress: Progress, status: str, reason: str) -> None:
-        if status == "succeeded":  # else the weights are not finite: those of the newest checkpoint stay
-            self._save(progress)
         if not self._world.writes:
             return
         record = {"status": status, "reason": reason, "step": progress.step, **metrics.of_spent(progress.spent)}

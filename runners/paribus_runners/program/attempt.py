@@ -68,7 +68,7 @@ class Attempt:
         asked: set once the run must stop.
     """
 
-    def __init__(self, folder: RunFolder, job: Job, launch: Launch, done: int, asked: threading.Event) -> None:
+    def __init__(self, folder: RunFolder, job: Job, launch: Launch, done: int, asked: Asked) -> None:
         self._folder, self._job, self._launch, self._asked = folder, job, launch, asked
         self._last, self._name, out = job.recipe.schedule.steps, launch.name, launch.places.out
         self._out = RunFolder(out)
@@ -220,10 +220,25 @@ def _say(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - standard output is the log of the attempt
 
 
+class Asked:
+    """Whether SIGTERM has come. No ``threading.Event``: its lock blocks where a second signal comes in between."""
+
+    def __init__(self) -> None:
+        self._come = False
+
+    def set(self) -> None:
+        """Note the signal."""
+        self._come = True
+
+    def is_set(self) -> bool:
+        """Return whether it has come."""
+        return self._come
+
+
 @contextmanager
-def termination() -> Iterator[threading.Event]:
+def termination() -> Iterator[Asked]:
     """Note SIGTERM for the duration; only the main thread may handle signals."""
-    asked = threading.Event()
+    asked = Asked()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return

@@ -299,16 +299,16 @@ class Pool:
                 self._closed, self._cause = True, cause
                 left = [*self._waiting, *(p.call for p in self._processes if p.call is not None)]
                 self._waiting.clear()
-            for process in list(self._processes):
-                process.call = None
-                with suppress(Exception):  # the first error is the cause
-                    self._end(process, _CLOSED)
-            for call in left:
+            for call in left:  # first, so that whatever the end of the processes meets, no caller waits for ever
                 if cause is None:
                     call.future.set_result(_CLOSED)
                 else:  # no failure of the function: a score for it would be a wrong number
                     call.future.set_exception(cause)
             self._ready.set()
+            for process in list(self._processes):
+                process.call = None
+                with suppress(Exception):  # the first error is the cause
+                    self._end(process, _CLOSED)
 
     def _start(self) -> None:
         scratch, allowed = make("reward"), self._writable
@@ -386,6 +386,8 @@ class Pool:
         elif len(process.received) > _MOST_BYTES:
             self._end(process, Outcome(fault="died", reason="its answer is too long"))
         elif (status := process.popen.poll()) is not None:
+            if not process.silent and _receive(process):
+                return  # what it has written before its end is taken first
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
             self._end(process, Outcome(fault="died", reason=f"its process ended ({how})"))
         elif process.silent and time.monotonic() > process.deadline:
@@ -453,13 +455,17 @@ class Pool:
             call.future.set_result(why)
 
 
-def _receive(process: _Process) -> None:
+def _receive(process: _Process) -> bool:
+    """Take what a process has written; return whether there was something."""
     assert process.popen.stdout is not None
-    with suppress(BlockingIOError):
+    try:
         data = os.read(process.popen.stdout.fileno(), 1 << 20)
-        process.received += data
-        if not data:
-            process.silent, process.deadline = True, min(process.deadline, time.monotonic() + _ENDING_S)
+    except BlockingIOError:
+        return False
+    process.received += data
+    if not data:
+        process.silent, process.deadline = True, min(process.deadline, time.monotonic() + _ENDING_S)
+    return bool(data)
 
 
 def _send(process: _Process) -> None:

@@ -115,4 +115,8 @@ def _unfit(value: object) -> str:
         return f"returned {type(value).__name__} for 1 response, not a list with one text or None"
     if value[0] is not None and not isinstance(value[0], str):
         return f"returned a {type(value[0]).__name__} for a response, not a text or None"
+    try:
+        (value[0] or "").encode()
+    except UnicodeEncodeError:
+        return "returned half a character (an unpaired surrogate), which no tokenizer reads"
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.resume import find_checkpoint, take_over
 from paribus_runners.environments import clean_environment, own_code
 from paribus_runners.installed import InstalledRunner
-from paribus_runners.program.attempt import Attempt, Launch, termination
+from paribus_runners.program.attempt import Asked, Attempt, Launch, termination
 from paribus_runners.trl.check import trained
 from paribus_runners.trl.options import TrlOptions, options_of, size_faults
 
@@ -117,7 +116,7 @@ class TrlRunner(InstalledRunner):
         if wrong and not (state == "other" and environment.named):
             raise RunnerError(f"TRL's environment on this machine: {wrong}")
 
-    def _train(self, attempt: RunFolder, job: Job, code: Path, asked: threading.Event) -> None:
+    def _train(self, attempt: RunFolder, job: Job, code: Path, asked: Asked) -> None:
         own, environment = self.own(job.options), self.environment(job.options)
         places = Places(attempt.path.resolve() / "trl")
         (places.out / "evals").mkdir(parents=True, exist_ok=True)

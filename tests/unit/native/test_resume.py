@@ -413,6 +413,22 @@ def test_a_damaged_checkpoint_is_left_alone(
     assert [x["step"] for x in lines_of(second)] == [0, 1, 2, 3]
 
 
+def test_damage_behind_a_checkpoint_costs_nothing(
+    recipe: Recipe, job_folder: JobFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a power cut leaves it: what was written after the checkpoint is not read."""
+    first = job_folder(recipe)
+    runner.run(first)
+    (first / "result.json").unlink()
+    lines = lines_of(first)
+    with (first / "metrics.jsonl").open("ab") as file:
+        file.write(b"\0" * 300 + b'{"step": 5}\n')
+    second = job_folder(recipe, token=2)
+    runner.run(second)
+    assert "is not used" not in caplog.text
+    assert lines_of(second) == lines
+
+
 def test_attempts_with_other_initial_weights_are_named(
     recipe: Recipe, job_folder: JobFolder, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -128,3 +128,4 @@ def test_a_run_without_a_prompt_left_ends_and_says_why(recipe: Recipe, job_folde
     result = json.loads((folder / "result.json").read_text())
     assert (result["status"], result["step"]) == ("stopped_early", 1)
     assert "no prompt is left: the policy has solved all of them" in result["reason"]
+    assert result["model"] == "checkpoints/step-000001/model"

@@ -455,3 +455,38 @@ def test_the_number_of_workers_can_be_set(monkeypatch: pytest.MonkeyPatch) -> No
             workers()
     monkeypatch.delenv("PARIBUS_REWARD_WORKERS")
     assert 2 <= workers() <= 8
+
+
+def test_what_a_process_wrote_before_its_end_is_taken_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a busy machine would hide why a function cannot be loaded."""
+    (folder / "mine.py").write_text("raise RuntimeError('the real reason')")
+    exchange = Pool._exchange
+
+    def late(self: Pool) -> None:
+        exchange(self)
+        for process in self._processes:
+            process.popen.wait()
+
+    monkeypatch.setattr(Pool, "_exchange", late)
+    with _pool(folder, "lengths") as made, pytest.raises(ParibusError, match="the real reason"):
+        made.wait_until_loaded()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_no_caller_waits_for_ever_whatever_the_end_meets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also an error that nobody has thought of."""
+    killed = []
+
+    def refused(process: pool._Process) -> None:
+        killed.append(process)
+        raise MemoryError
+
+    made = _pool(folder, "sleeps", timeout_s=600)
+    monkeypatch.setattr(Pool, "_kill", staticmethod(refused))
+    found = [made.submit(CALL) for _ in range(2)]
+    made.wait_until_loaded()
+    made.close()
+    assert [f.result(timeout=60).fault for f in found] == ["died", "died"]
+    monkeypatch.undo()
+    for process in killed:
+        Pool._kill(process)

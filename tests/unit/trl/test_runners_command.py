@@ -80,3 +80,12 @@ def test_an_installation_that_fails_is_unfinished(tmp_path, monkeypatch):
         made.install(said.append)
     assert made.state()[0] == "unfinished"
     assert said == [f"making {made.folder}", "installing torch 0.0.0, then 0 packages"]
+
+
+def test_what_a_killed_pip_left_is_no_package(tmp_path):
+    """A folder without metadata; the others are listed."""
+    place = tmp_path / "lib" / "python3.11" / "site-packages"
+    (place / "torch-2.13.0.dist-info").mkdir(parents=True)
+    (place / "trl-1.16.0.dist-info").mkdir()
+    (place / "trl-1.16.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trl\nVersion: 1.16.0\n")
+    assert environments.installed_versions(tmp_path) == {"trl": "1.16.0"}
