@@ -152,7 +152,8 @@ def installed_versions(folder: Path) -> Mapping[str, str]:
     """Return package to version of what is installed in an environment, from its metadata alone."""
     places = [str(p) for p in folder.glob("lib/python3*/site-packages")]
     found = distributions(path=places) if places else ()
-    return {_canonical(name): d.version for d in found if (name := d.metadata["Name"])}  # none where pip was killed
+    whole = (d for d in found if d.read_text("METADATA"))  # where pip was killed, there is none
+    return {_canonical(d.metadata["Name"]): d.version for d in whole}
 
 
 def public(version: str) -> str:

@@ -75,7 +75,7 @@ class Watchdog:
         if not over:
             return None
         # one that was stopped while it waited for another is the cause all the same
-        halted = [rank for rank, sign in signs.items() if _state(sign.pid) in (*_STOPPED, _DISK)]
+        halted = [rank for rank, sign in signs.items() if _state(sign) in (*_STOPPED, _DISK)]
         rank = next((each for each in halted if self._quiet[each] >= LOOK_S), over[0])
         return self._hang(rank, signs[rank])
 
@@ -90,17 +90,20 @@ class Watchdog:
         """Write the stacks of all threads of all processes of the run into :data:`STACKS`.
 
         Args:
-            runner: id of the runner's process, whose group they are in.
+            runner: id of the runner's process, whose group they are in. It passes :data:`DUMP` on to other nodes.
             wait: waits for some seconds.
 
         Returns:
             Where they are, for messages; empty if there are none.
         """
-        for sign in self._signs.values():
+        if any(sign.elsewhere for sign in self._signs.values()):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(runner, DUMP)
+        for sign in (each for each in self._signs.values() if not each.elsewhere):
             with suppress(ProcessLookupError, PermissionError):
                 if os.getpgid(sign.pid) == runner:  # else it is another process by now
                     os.kill(sign.pid, DUMP)
-                    if _state(sign.pid) in _STOPPED:
+                    if _state(sign) in _STOPPED:
                         os.kill(sign.pid, signal.SIGCONT)  # so that it can write
         left = WRITING_S
         sizes: list[int] = []
@@ -122,11 +125,12 @@ class Watchdog:
     def _shown(self, rank: int, sign: Sign) -> str:
         text = stacks(self._attempt, rank)
         nothing = "It wrote no stacks: it waits inside the kernel, or its program took the signal away.\n"
-        head = f"{self._who(rank)} (pid {sign.pid}) {_doing(sign)} for {self._quiet[rank]:.0f} s"
+        where = " on another node" if sign.elsewhere else ""
+        head = f"{self._who(rank)} (pid {sign.pid}{where}) {_doing(sign)} for {self._quiet[rank]:.0f} s"
         return f"==== {head}\n{text or nothing}"
 
     def _hang(self, rank: int, sign: Sign) -> Hang:
-        state, limit = _state(sign.pid), self._limits.of(sign.phase)
+        state, limit = _state(sign), self._limits.of(sign.phase)
         why = "; it was stopped by a signal" if state in _STOPPED else ""
         why = "; it waits for a disk or a device" if state == _DISK else why
         reason = (
@@ -149,6 +153,6 @@ def _doing(sign: Sign) -> str:
     return f"{what} in {sign.phase} of step {sign.step}"
 
 
-def _state(pid: int) -> str:
+def _state(sign: Sign) -> str:
     """Return the state letter of a process; empty where it is not known."""
-    return next(iter(proc_stat(pid)), "")
+    return "" if sign.elsewhere else next(iter(proc_stat(sign.pid)), "")

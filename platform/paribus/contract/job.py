@@ -143,6 +143,7 @@ class Job(BaseModel):
         options: what the study says to the runner beside the recipe.
         seed: seeds sampling, prompt order and everything random in the run.
         gpus: GPUs that the run holds, or the part of one; 0: none, or whatever this process sees.
+        nodes: machines on which it has them, each an equal part.
         token: fence token of the attempt, from 1.
         cache: folder for things made once (tiny models, data), shared by runs.
         stop_on: detectors that stop the run when they are critical.
@@ -165,6 +166,7 @@ class Job(BaseModel):
     options: Options = Options()
     seed: int
     gpus: float = 0.0
+    nodes: int = 1
     token: int
     recipe: Recipe
     evaluate: Evaluate

@@ -20,6 +20,9 @@ class Resources(BaseModel):
         default=None, description="GPUs of a run: whole ones, a part of one (0.25 puts four runs on one), or 0"
     )
     cpus: Annotated[int, Field(ge=1)] | None = Field(default=None, description="CPU cores of a run")
+    nodes: Annotated[int, Field(ge=1)] = Field(
+        default=1, description="machines of a run, each with an equal part of its GPUs and cores (engine `slurm`)"
+    )
 
     @field_validator("gpus")
     @classmethod
@@ -29,6 +32,16 @@ class Resources(BaseModel):
                 f"{gpus:g} GPUs are not possible: write 0, a part of one from {LEAST} on, or a whole number"
             )
         return gpus
+
+    @model_validator(mode="after")
+    def _equal_parts(self) -> Resources:
+        for what, amount in (("GPUs", self.gpus), ("CPU cores", self.cpus)):
+            if self.nodes > 1 and amount is not None and amount % self.nodes:
+                raise ValueError(
+                    f"{amount:g} {what} cannot be dealt out equally to {self.nodes} nodes: `gpus` and `cpus` are those "
+                    f"of all nodes together, so write multiples of {self.nodes}"
+                )
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -46,13 +59,13 @@ class Resources(BaseModel):
         return self != Resources()
 
     def about(self) -> str:
-        """Return the declared resources in words, e.g. ``2 GPUs, 4 CPU cores``."""
+        """Return the declared resources in words, e.g. ``16 GPUs, 32 CPU cores on 2 nodes``."""
         parts = []
         if self.gpus is not None:
             parts.append("1 GPU" if self.gpus == 1 else f"{self.gpus:g} GPUs")
         if self.cpus is not None:
             parts.append("1 CPU core" if self.cpus == 1 else f"{self.cpus} CPU cores")
-        return ", ".join(parts)
+        return ", ".join(parts) + (f" on {self.nodes} nodes" if self.nodes > 1 else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +76,19 @@ class Need:
         gpus: whole GPUs, or a fraction of one; 0: none.
         cpus: CPU cores that are counted.
         threads: threads for numerical libraries; ``None``: their own choice.
+        nodes: machines, each of which has an equal part of all that.
     """
 
     gpus: float = 0.0
     cpus: float = 0.0
     threads: int | None = None
+    nodes: int = 1
+
+    @property
+    def a_node(self) -> Need:
+        """What it holds on each of its nodes."""
+        threads = None if self.threads is None else max(1, self.threads // self.nodes)
+        return Need(gpus=self.gpus / self.nodes, cpus=self.cpus / self.nodes, threads=threads)
 
 
 @dataclass(frozen=True, kw_only=True)

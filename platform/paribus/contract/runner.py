@@ -45,6 +45,7 @@ class Requirements:
         least_gpus: fewest GPUs that a run can use; 0 if it also trains on a CPU.
         most_gpus: most GPUs that a run can use; ``None`` if there is no limit; 0: it gets none unless the study asks.
         least_cpus: fewest CPU cores that a run needs; a run of a study that declares none holds as many.
+        processes: processes of a run, of which each of several nodes gets an equal part; ``None``: one a GPU.
         environment: name or path of the Python environment in which the training program runs; empty: this one.
         versions: package to version, of the packages that the numbers depend on.
         samples_with_training_code: whether the code that trains also samples the rollouts, so that both give the same
@@ -54,6 +55,7 @@ class Requirements:
     least_gpus: float = 0.0
     most_gpus: float | None = None
     least_cpus: int = 1
+    processes: int | None = 1
     environment: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     samples_with_training_code: bool = False

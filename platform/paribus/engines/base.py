@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
 from paribus.contract import Device, Need, Resources
-from paribus.errors import ParibusError, did_you_mean
+from paribus.errors import ParibusError, TooLarge, did_you_mean
 
 GROUP = "paribus.engines"
 
@@ -66,6 +66,13 @@ GRACE = "PARIBUS_GRACE_S"
 """Environment variable with the seconds that a job has after a SIGTERM."""
 
 
+ON_NODE = "PARIBUS_ON_NODE"
+"""Environment variable of a job with several nodes: the words, as in a shell, that start a command on one of them.
+
+``{node}`` is its number; 0 is the node of the job itself. What they start gets no input, and their exit status is the
+command's. They pass SIGUSR1 and SIGUSR2 on to it; if they are killed, it is killed as well.
+"""
+
 PATIENCE = "PARIBUS_PATIENCE_S"
 """Environment variable with the seconds that an attempt may go on without the scheduler; ``inf``: no limit."""
 
@@ -109,11 +116,14 @@ class Engine(Protocol):
         reach: set if jobs run on other machines; ``None``: all run on this one.
         patience_s: seconds that an attempt goes on without the scheduler. More than :data:`PATIENCE_S` needs an engine
             whose jobs outlive this process, and which can say later whether a job still runs; ``inf``: no limit.
+        has_gangs: whether it can give a job several nodes, all of them or none. Its first process is on the first of
+            them, and starts others by :data:`ON_NODE`; when it ends, so do they.
     """
 
     name: str
     reach: Reach | None
     patience_s: float
+    has_gangs: bool
 
     @property
     def trouble(self) -> str:
@@ -200,6 +210,21 @@ class JobTable(Generic[J]):
         self._ended[name] = status
 
 
+def need_of(engine: Engine, resources: Resources) -> Need:
+    """Return what a run holds on an engine if its study declares these resources.
+
+    Raises:
+        TooLarge: the engine can never provide that much, or gives a run one node.
+    """
+    if resources.nodes > 1 and not getattr(engine, "has_gangs", False):  # engines of others may not say so
+        raise TooLarge(
+            resources.about(),
+            f"the engine `{engine.name}` gives a run one node",
+            "Remove `nodes` from `resources`, or choose the engine `slurm`.",
+        )
+    return engine.need(resources)
+
+
 def outlives_scheduler(engine: Engine) -> bool:
     """Return whether the jobs of an engine go on without the scheduler; engines of others may not say so."""
     return getattr(engine, "patience_s", PATIENCE_S) > PATIENCE_S
@@ -226,7 +251,7 @@ def refuse_too_large(resources: Resources, name: str, settings: EngineSettings) 
     """
     engine = load_engine(name)(settings)
     try:
-        engine.need(resources)
+        need_of(engine, resources)
     finally:
         engine.close()
 

@@ -17,6 +17,7 @@ class InlineEngine:
     reach = None
     trouble = ""
     patience_s = PATIENCE_S
+    has_gangs = False
 
     def __init__(self, settings: EngineSettings) -> None:
         self._ended: dict[str, Status] = {}

@@ -50,6 +50,7 @@ class LocalEngine:
     reach = None
     trouble = ""
     patience_s = PATIENCE_S
+    has_gangs = False
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings

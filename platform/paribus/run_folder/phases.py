@@ -39,6 +39,7 @@ class Sign:
         pid: its process id.
         count: rises with every sign of progress.
         waiting: whether it waits for other processes of the run.
+        elsewhere: whether it is on another node than the supervisor, so that its id means nothing there.
     """
 
     phase: RunPhase
@@ -46,13 +47,14 @@ class Sign:
     pid: int
     count: int
     waiting: bool
+    elsewhere: bool = False
 
 
 class Phases:
     """Writes what this process is doing; without a file it does nothing."""
 
-    def __init__(self, file: int | None = None) -> None:
-        self._file = file
+    def __init__(self, file: int | None = None, *, elsewhere: bool = False) -> None:
+        self._file, self._elsewhere = file, elsewhere
         self._phase: RunPhase = "start"
         self._step = self._count = 0
         self._waiting = False
@@ -61,7 +63,7 @@ class Phases:
 
     @classmethod
     @contextmanager
-    def open(cls, attempt: Path, rank: int) -> Iterator[Phases]:
+    def open(cls, attempt: Path, rank: int, *, elsewhere: bool = False) -> Iterator[Phases]:
         """Write into the folder of an attempt for the duration, and answer :data:`DUMP`."""
         path = attempt / "phases" / str(rank)
         path.parent.mkdir(exist_ok=True)
@@ -69,7 +71,7 @@ class Phases:
         try:
             os.lseek(file, HEAD, os.SEEK_SET)  # where the stacks go
             faulthandler.register(DUMP, file=file, all_threads=True)
-            yield cls(file)
+            yield cls(file, elsewhere=elsewhere)
         finally:
             faulthandler.unregister(DUMP)
             os.close(file)
@@ -105,8 +107,11 @@ class Phases:
         if self._file is None:
             return
         self._count += 1
-        sign = {"phase": self._phase, "step": self._step, "pid": os.getpid(), "count": self._count}
-        line = json.dumps({**sign, "waiting": self._waiting}).encode().ljust(HEAD - 1) + b"\n"
+        sign = {
+            "phase": self._phase, "step": self._step, "pid": os.getpid(), "count": self._count,
+            "waiting": self._waiting, "elsewhere": self._elsewhere,
+        }  # fmt: skip
+        line = json.dumps(sign).encode().ljust(HEAD - 1) + b"\n"
         with suppress(OSError):  # a full disk is found where it matters
             os.pwrite(self._file, line, 0)
         self._next = time.monotonic() + EVERY_S
@@ -133,7 +138,8 @@ def stacks(attempt: Path, rank: int) -> str:
 def _sign(line: bytes) -> Sign:
     raw = fields(json.loads(line))
     phase, waiting = text(field_of(raw, "phase"), "phase"), field_of(raw, "waiting")
-    if phase not in PHASES or not isinstance(waiting, bool):
+    elsewhere = raw.get("elsewhere", False)  # older runs have one node
+    if phase not in PHASES or not (isinstance(waiting, bool) and isinstance(elsewhere, bool)):
         raise ValueError("not a sign of a process")
     return Sign(
         phase=phase,  # type: ignore[arg-type]  # it is one of them
@@ -141,4 +147,5 @@ def _sign(line: bytes) -> Sign:
         pid=whole(field_of(raw, "pid"), "pid", 1, (1 << 31) - 1),
         count=whole(field_of(raw, "count"), "count", 0),
         waiting=waiting,
+        elsewhere=elsewhere,
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from paribus.attempt.runner_process import redirect_output
 from paribus.contract import Job, Need, load_runner
-from paribus.engines.base import Engine, EngineSettings, JobState, Spec, load_engine
+from paribus.engines.base import Engine, EngineSettings, JobState, Spec, load_engine, need_of
 from paribus.errors import RunnerError
 from paribus.home import make_home
 from paribus.run_folder.folder import RunFolder, read_json, write_json
@@ -61,7 +61,7 @@ def run_pilots(
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=home))
         engine = load_engine("local")(replace(settings, folder=Path(scratch) / "engine", slots=1))
         try:
-            need = engine.need(plan.resources)
+            need = need_of(engine, plan.resources)
             parts = shared_parts(plan.runner, (arms[0] for arms in kinds))
             setup = SetupJobs(engine, home, plan.runner, parts, need, say)
             while setup.turn():

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from paribus.contract import Job, Need
-from paribus.engines.base import Engine, Spec, outlives_scheduler
+from paribus.engines.base import Engine, Spec, need_of, outlives_scheduler
 from paribus.errors import EngineError, ParibusError, RunnerError, StoreError
 from paribus.failures import storage_failure
 from paribus.monitor.progress import Preparing
@@ -194,7 +194,7 @@ class Scheduler:
         Raises:
             TooLarge: it is more than the engine will ever have.
         """
-        return self._engine.need(study.plan.resources)
+        return need_of(self._engine, study.plan.resources)
 
     def drop(self, study_id: int) -> None:
         """Start no more runs of a study; active attempts go on."""
@@ -391,6 +391,7 @@ class Scheduler:
             options=plan.options,
             seed=claim.seed,
             gpus=active.need.gpus,
+            nodes=active.need.nodes,
             token=claim.token,
             recipe=located(arm.recipe, self._store.home, plan.models_of(claim.fingerprint)),
             evaluate=plan.evaluate,

@@ -103,14 +103,14 @@ class Work:
 
 @dataclass(kw_only=True)
 class SimulatedJob:
-    """An attempt on a node.
+    """An attempt on a node, or on several.
 
     Attributes:
         run: number of the run in the store.
         token: its fence token.
         work: what is left of the run.
-        node: where it runs.
-        amount: devices that it holds.
+        nodes: where it runs.
+        amount: devices that it holds, an equal part on each.
         placed: when it got them.
         begins: when its supervisor reports.
         ends: when it ends.
@@ -120,7 +120,7 @@ class SimulatedJob:
     run: int
     token: int
     work: Work
-    node: int
+    nodes: tuple[int, ...]
     amount: float
     placed: float
     begins: float
@@ -130,7 +130,7 @@ class SimulatedJob:
 
 
 class SimulatedCluster:
-    """Implements :class:`~paribus.engines.base.Engine`; a job gets its devices, all on one node, when it is submitted.
+    """Implements :class:`~paribus.engines.base.Engine`; a job gets all its devices when it is submitted.
 
     Args:
         shape: what it has.
@@ -151,6 +151,7 @@ class SimulatedCluster:
     name = "simulated"
     reach: Reach | None = None
     patience_s = PATIENCE_S
+    has_gangs = True
     trouble = ""
 
     def __init__(
@@ -180,20 +181,23 @@ class SimulatedCluster:
         return ""
 
     def need(self, resources: Resources) -> Need:
-        """Return what a run holds: GPUs of one node, or cores.
+        """Return what a run holds: GPUs, or cores.
 
         Raises:
-            TooLarge: no node has so many.
+            TooLarge: no node has so many, or there are fewer nodes.
         """
         wanted = resources.gpus if self.shape.has_gpus else float(resources.cpus or 1)
         if not self.shape.has_gpus and resources.gpus:
             raise TooLarge(resources.about(), f"{self.shape} have no GPU", "Name a cluster with GPUs.")
-        amount = 1.0 if wanted is None else wanted
-        if amount > self.shape.devices:
-            raise TooLarge(resources.about(), str(self.shape), "A run is placed on one node: name larger ones.")
+        nodes = resources.nodes
+        amount = float(nodes) if wanted is None else wanted
+        if amount / nodes > self.shape.devices:
+            raise TooLarge(resources.about(), str(self.shape), "Name larger nodes, or let a run have several: `nodes`.")
+        if nodes > self.shape.nodes:
+            raise TooLarge(resources.about(), str(self.shape), "Name more nodes.")
         if self.shape.has_gpus and not amount:
             raise TooLarge(resources.about(), str(self.shape), "Runs without a GPU need a cluster of kind CPU.")
-        return Need(gpus=amount) if self.shape.has_gpus else Need(cpus=amount)
+        return Need(gpus=amount, nodes=nodes) if self.shape.has_gpus else Need(cpus=amount, nodes=nodes)
 
     def devices(self) -> tuple[Device, ...]:
         """Return nothing: the cluster places jobs itself."""
@@ -205,9 +209,7 @@ class SimulatedCluster:
             self._ended[name] = Status(state=JobState.ENDED, exit_code=0)
             return name
         assert spec.need is not None
-        amount = spec.need.gpus or spec.need.cpus
-        node = next(i for i, free in enumerate(self._free) if free >= amount - _TINY)
-        self._free[node] -= amount
+        amount, nodes = spec.need.gpus or spec.need.cpus, self._place(spec.need)
         job = read_json(RunFolder(Path(spec.arguments[0])).job)
         work, now = self._works[job["run"]], self._clock()
         begins = now + self._start_s
@@ -222,7 +224,7 @@ class SimulatedCluster:
             run=int(spec.arguments[2]),
             token=job["token"],
             work=work,
-            node=node,
+            nodes=nodes,
             amount=amount,
             placed=now,
             begins=begins,
@@ -253,8 +255,13 @@ class SimulatedCluster:
 
     def capacity(self, need: Need | None = None) -> int:
         """Return how many more jobs of this size fit on the nodes now."""
-        amount = 1.0 if need is None else need.gpus or need.cpus
-        return sum(int((free + _TINY) / amount) for free in self._free)
+        need = need or Need(gpus=1.0)
+        amount = need.a_node.gpus or need.a_node.cpus
+        parts = [int((free + _TINY) / amount) for free in self._free]
+        jobs = sum(parts) // need.nodes
+        while sum(min(part, jobs) for part in parts) < jobs * need.nodes:  # a job has no two parts on one node
+            jobs -= 1
+        return jobs
 
     def close(self) -> None:
         """Do nothing: no process was started."""
@@ -273,7 +280,8 @@ class SimulatedCluster:
         failed = job.how == "failure"
         exit_code = -9 if failed else 0
         self._ended[name] = Status(state=JobState.ENDED, exit_code=exit_code, interrupted=job.how == "preemption")
-        self._free[job.node] += job.amount
+        for node in job.nodes:
+            self._free[node] += job.amount / len(job.nodes)
         self.held_s += (now - job.placed) * job.amount
         reached = min(job.work.seconds, job.work.done_s + max(0.0, now - job.begins))
         kept = max(job.work.done_s, reached // job.work.checkpoint_s * job.work.checkpoint_s) if failed else reached
@@ -282,6 +290,15 @@ class SimulatedCluster:
         self.failures += failed
         self.preemptions += job.how == "preemption"
         return job
+
+    def _place(self, need: Need) -> tuple[int, ...]:
+        """Take devices of the first node that has enough, or of those that have most, and return which nodes."""
+        amount = need.a_node.gpus or need.a_node.cpus
+        order = sorted(range(len(self._free)), key=lambda node: -self._free[node] if need.nodes > 1 else 0.0)
+        chosen = [node for node in order if self._free[node] >= amount - _TINY][: need.nodes]
+        for node in chosen:
+            self._free[node] -= amount
+        return tuple(chosen)
 
     def _status(self, name: str) -> Status:
         if name in self.jobs:

@@ -99,7 +99,7 @@ def play(
         start_s: seconds from a claim to the first report of an attempt.
 
     Raises:
-        TooLarge: a run asks for more than a node has.
+        TooLarge: a run asks for more than the nodes have.
     """
     left = _without(plan, recorded)
     with tempfile.TemporaryDirectory(prefix="paribus-plan-") as folder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -250,18 +251,18 @@ def _with_support(arm: Arm, runner: Runner, options: Options, evaluate: Evaluate
 
 def _resources(declared: Resources, needs: Sequence[Requirements]) -> Resources:
     """Return what each run holds: what the study declares, else what the runner cannot do without."""
-    gpus, cpus, cores = declared.gpus, declared.cpus, max(need.least_cpus for need in needs)
+    gpus, cpus, nodes = declared.gpus, declared.cpus, declared.nodes
+    cores = nodes * ceil(max(need.least_cpus for need in needs) / nodes)
     if gpus is None and any(need.most_gpus == 0 for need in needs):
         gpus = 0.0  # else an engine with GPUs would give one that the run cannot use
     if cpus is None and cores > 1:
         cpus = cores
-    return Resources(gpus=gpus, cpus=cpus)
+    return Resources(gpus=gpus, cpus=cpus, nodes=nodes)
 
 
 def _unsupported(plan: Plan, runner: Runner, support: Mapping[str, Sequence[Support]]) -> str:
     """Return why the runner cannot train the plan, each reason with the arms that it holds for; empty if it can."""
     reasons: dict[str, list[str]] = {}
-    asked = plan.resources.gpus
     for arm in plan.arms:
         found = [s.reason for s in support[arm.key] if s.level == "unsupported"]
         need = runner.requirements(arm.recipe, plan.options)
@@ -269,20 +270,29 @@ def _unsupported(plan: Plan, runner: Runner, support: Mapping[str, Sequence[Supp
             found.append("It does not end a run by `schedule.tokens`: remove the budget; `schedule.steps` ends a run.")
         if arm.recipe.schedule.prompts is not None and not getattr(runner, "ends_by_prompts", False):
             found.append("It does not end a run by `schedule.prompts`: remove the budget; `schedule.steps` ends a run.")
-        if asked is not None and asked < need.least_gpus:
-            found.append(f"A run needs at least {need.least_gpus:g} GPUs, and `resources.gpus` is {asked:g}.")
-        if asked and need.most_gpus == 0:
-            found.append(f"A run with these options trains on CPUs alone, and `resources.gpus` is {asked:g}.")
-        elif asked is not None and need.most_gpus is not None and asked > need.most_gpus:
-            found.append(f"A run uses at most {need.most_gpus:g} GPUs, and `resources.gpus` is {asked:g}.")
-        if plan.resources.cpus is not None and plan.resources.cpus < need.least_cpus:
-            found.append(
-                f"A run needs {need.least_cpus} CPU cores or more, and `resources.cpus` is {plan.resources.cpus}."
-            )
-        for reason in found:
+        for reason in [*found, *_misfits(plan.resources, need)]:
             reasons.setdefault(reason, []).append(f"`{arm.label}`")
     lines = [f"  {reason} (arms: {', '.join(labels)})" for reason, labels in reasons.items()]
     return "\n".join([f"the runner `{plan.runner}` cannot train this study:", *lines]) if lines else ""
+
+
+def _misfits(resources: Resources, need: Requirements) -> Iterator[str]:
+    """Yield why a runner cannot train on the resources that a study declares."""
+    asked, nodes = resources.gpus, resources.nodes
+    if asked is not None and asked < need.least_gpus:
+        yield f"A run needs at least {need.least_gpus:g} GPUs, and `resources.gpus` is {asked:g}."
+    if asked and need.most_gpus == 0:
+        yield f"A run with these options trains on CPUs alone, and `resources.gpus` is {asked:g}."
+    elif asked is not None and need.most_gpus is not None and asked > need.most_gpus:
+        yield f"A run uses at most {need.most_gpus:g} GPUs, and `resources.gpus` is {asked:g}."
+    if resources.cpus is not None and resources.cpus < need.least_cpus:
+        yield f"A run needs {need.least_cpus} CPU cores or more, and `resources.cpus` is {resources.cpus}."
+    if nodes > 1 and need.processes == 1:
+        yield "It trains on one node: remove `nodes` from `resources`."
+    elif nodes > 1 and need.processes is None and not asked:
+        yield "On several nodes it trains in one process a GPU: declare `gpus` in `resources`, too."
+    elif need.processes is not None and need.processes % nodes:
+        yield f"Its {need.processes} processes cannot be dealt out equally to {nodes} nodes."
 
 
 def _ranking(loaded: LoadedStudy) -> SearchRanking | None:

@@ -342,11 +342,6 @@ _NO_RESOURCES: Mapping[tuple[str | int, ...], str] = {
     ("resources", "gpu_memory_gib"): (
         "write a fraction of a GPU instead, e.g. `gpus: 0.25`, which puts four runs on one"
     ),
-    ("resources", "nodes"): (
-        "a run is placed on one node: leave `nodes` out, and write `gpus` up to what a node has. A run on several "
-        "nodes would need a process on each, all or none, under one supervisor; engines start one process, and the "
-        "native trainer its others on the same machine"
-    ),
 }
 
 

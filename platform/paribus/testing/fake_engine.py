@@ -39,6 +39,7 @@ class FakeEngine:
 
     name = "fake"
     patience_s = PATIENCE_S
+    has_gangs = False
 
     def __init__(
         self,

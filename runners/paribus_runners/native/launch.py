@@ -1,8 +1,10 @@
-"""Starts the processes of a run that has several, and ends all of them when one has failed.
+"""Starts the processes of a run that has several, on one node or more, and ends all of them when one has failed.
 
 They are children of the runner's process and in its group, so that a signal to the runner reaches them, and the kernel
 kills them when it ends. This process computes nothing: it sees at once that one has died, so no other waits for it, and
 no time limit is needed that would also end a slow one.
+
+On each other node of the run, a process (:mod:`.node`) does the same for those there.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 from paribus.contract import PREEMPTED, Job
 from paribus.errors import ParibusError, RunnerError
 from paribus.failures import KILLED
 from paribus.scratch import make
-from paribus_runners.native.stopping import termination
+from paribus_runners.native.nodes import OtherNode, Ranks, other_nodes
+from paribus_runners.native.stopping import Termination, termination
 from paribus_runners.rewards.pool import WORKERS, workers
 
 THREADS = "PARIBUS_THREADS"
@@ -69,41 +74,50 @@ def processes_of(job: Job) -> tuple[int, bool]:
     return int(wanted), True
 
 
-def launch(folder: Path, size: int, *, cpu: bool) -> None:
+def launch(folder: Path, size: int, *, cpu: bool, nodes: int = 1) -> None:
     """Train the job in ``folder`` in ``size`` processes.
 
     Args:
         folder: the folder of the attempt.
         size: number of processes, above 1.
         cpu: whether they train on a CPU, also where there is a GPU.
+        nodes: number of nodes, of which each has an equal part of the processes; this is the first one.
 
     Raises:
-        ParibusError: an environment variable has no valid value.
+        ParibusError: an environment variable has no valid value, or the engine has not given several nodes.
         RunnerError: one of them has failed; its traceback is on standard error.
         SystemExit: with status 75 when the run was asked to stop; with more than :data:`paribus.failures.KILLED` if a
             signal has killed one of them.
     """
-    environment = _environment(size, cpu)
-    with termination() as asked, make("meeting") as meeting:
+    ranks, environment = Ranks(folder=str(folder), size=size, nodes=nodes, cpu=cpu), _environment(size, nodes, cpu=cpu)
+    with termination() as asked, other_nodes(ranks, environment) if nodes > 1 else nullcontext((ranks, ())) as found:
+        run_here(found[0], 0, environment, asked, found[1])
+
+
+def run_here(
+    ranks: Ranks, node: int, environment: Mapping[str, str], asked: Termination, others: Sequence[OtherNode] = ()
+) -> None:
+    """Run the processes of this node to their end, and watch those that do the same on others; as :func:`launch`."""
+    with make("meeting") as meeting:
         scratch = meeting.path
         asked.begun = True  # the children decide what there is to keep
         started: list[subprocess.Popen[bytes]] = []
         try:
-            for rank in range(size):
-                settings = {
-                    "folder": str(folder), "scratch": str(scratch), "rank": rank, "size": size, "cpu": cpu,
-                    "parent": os.getpid(),
-                }  # fmt: skip
+            for rank in ranks.of(node):
+                settings = {**asdict(ranks), "scratch": str(scratch), "rank": rank, "parent": os.getpid()}
                 command = [*COMMAND, json.dumps(settings)]
                 started.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
             passed_on = False
-            while None in [process.poll() for process in started]:
-                _raise_failure(started, scratch)
-                if not passed_on and (asked.is_set() or any(p.returncode in _STOPPED for p in started)):
+            while _running(started, others):
+                _raise_failure(started, others, ranks, node, scratch)
+                if asked.is_set() or _stopped(started, others):
+                    for other in others:
+                        other.ask_to_stop()
+                    if not passed_on:
+                        _terminate(started)
                     passed_on = True
-                    _terminate(started)
                 time.sleep(_LOOK_S)
-            _raise_failure(started, scratch)
+            _raise_failure(started, others, ranks, node, scratch)
         except KeyboardInterrupt:  # they ignore Ctrl-C, and on SIGTERM they keep what they have; a second one kills
             _terminate(started)
             _wait(started)
@@ -116,6 +130,14 @@ def launch(folder: Path, size: int, *, cpu: bool) -> None:
         raise SystemExit(PREEMPTED)
 
 
+def _running(started: Sequence[subprocess.Popen[bytes]], others: Sequence[OtherNode]) -> bool:
+    return None in [process.poll() for process in started] or any(other.running() for other in others)
+
+
+def _stopped(started: Sequence[subprocess.Popen[bytes]], others: Sequence[OtherNode]) -> bool:
+    return any(p.returncode in _STOPPED for p in started) or any(other.stopped for other in others)
+
+
 def _terminate(started: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in started:
         process.terminate()
@@ -126,17 +148,19 @@ def _wait(started: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _environment(size: int, cpu: bool) -> dict[str, str]:
+def _environment(size: int, nodes: int, *, cpu: bool) -> dict[str, str]:
     """Return the environment of each process: it gets its part of the threads and of the reward workers."""
     own = {name: value for name, value in os.environ.items() if name != THREADS}
-    own |= {CORES: str(max(1, threads() // size)), WORKERS: str(max(1, workers() // size))}
+    own |= {CORES: str(max(1, threads() // size)), WORKERS: str(max(1, workers() * nodes // size))}
     return own | ({"CUDA_VISIBLE_DEVICES": ""} if cpu else {})
 
 
-def _raise_failure(started: Sequence[subprocess.Popen[bytes]], scratch: Path) -> None:
+def _raise_failure(
+    started: Sequence[subprocess.Popen[bytes]], others: Sequence[OtherNode], ranks: Ranks, node: int, scratch: Path
+) -> None:
     """Raise the error of the process that has failed, if one has."""
-    for rank, process in enumerate(started):
-        code, who = process.returncode, f"process {rank} of {len(started)}"
+    for rank, process in zip(ranks.of(node), started, strict=True):
+        code, who = process.returncode, f"process {rank} of {ranks.size}"
         if code is None or code == 0 or code in _STOPPED:
             continue
         if code < 0:
@@ -148,3 +172,5 @@ def _raise_failure(started: Sequence[subprocess.Popen[bytes]], scratch: Path) ->
         note = scratch / f"{rank}.error"
         reason = note.read_text(encoding="utf-8") if note.exists() else f"exit status {code}"
         raise RunnerError(f"{who} failed: {reason}")
+    for other in others:
+        other.raise_failure()

@@ -63,7 +63,7 @@ def prepare(recipe: Recipe, cache: Path) -> None:
 
 
 def run(path: Path) -> None:
-    """Train the job in the folder ``path``, in as many processes as it has GPUs or wants.
+    """Train the job in the folder ``path``, in as many processes as it has GPUs or wants, on its nodes.
 
     Raises:
         RunFolderError: ``job.json`` is not a job.
@@ -75,7 +75,7 @@ def run(path: Path) -> None:
     job = read_job(folder.job)
     size, cpu = processes_of(job)
     if size > 1:
-        launch(path, size, cpu=cpu)
+        launch(path, size, cpu=cpu, nodes=job.nodes)
     else:
         train(folder, job)
 
@@ -88,7 +88,7 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
     """
     world = world or World()
     with settled(), termination() as asked, ExitStack() as stack:
-        world.phases = stack.enter_context(Phases.open(folder.path, world.rank))
+        world.phases = stack.enter_context(Phases.open(folder.path, world.rank, elsewhere=world.elsewhere))
         about = environment.describe() | of_sampler(job.recipe.rollout)
         about |= {"processes": world.size} if world.size > 1 else {}
         if world.writes:

@@ -43,8 +43,9 @@ def _train(settings: dict[str, Any]) -> None:
     from paribus_runners.native.main import train
     from paribus_runners.native.world import World
 
-    meeting = Path(settings["scratch"]) / "meeting"
-    world = World.join(meeting, settings["rank"], settings["size"], cpu=settings["cpu"])
+    address, size = settings["address"], settings["size"]
+    meeting = Path(settings["scratch"]) / "meeting" if address is None else (str(address[0]), int(address[1]))
+    world = World.join(meeting, settings["rank"], size, cpu=settings["cpu"], nodes=settings["nodes"])
     folder = RunFolder(Path(settings["folder"]))
     train(folder, read_job(folder.job), world)
 

@@ -103,15 +103,17 @@ class NativeRunner(RunnerBase):
         return found
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
-        """Return that a run uses any number of GPUs, but for one on CPUs, a core for each process; and who samples."""
+        """Return that a run uses any number of GPUs and nodes, or on CPUs a core a process; and who samples."""
         mathematics = ("math-verify", "sympy") if _verifier(recipe.task) == "math_verify" else ()
         adapters = () if recipe.model.lora is None else ("peft",)
         found = {**versions("torch", "transformers", *mathematics, *adapters), **of_sampler(recipe.rollout)}
         processes = options.own.get("processes")
-        most = None if processes is None else 0.0
-        itself = recipe.rollout.engine == "torch"
         return Requirements(
-            most_gpus=most, least_cpus=int(processes or 1), versions=found, samples_with_training_code=itself
+            most_gpus=None if processes is None else 0.0,
+            least_cpus=int(processes or 1),
+            processes=processes,
+            versions=found,
+            samples_with_training_code=recipe.rollout.engine == "torch",
         )
 
     def hashes(self, recipe: Recipe, options: Options) -> Hashes:

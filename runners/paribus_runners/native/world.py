@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,9 @@ from paribus.errors import RunnerError
 from paribus.run_folder.phases import Phases
 
 T = TypeVar("T")
+
+Address = tuple[str, int]
+"""Name of a node, and a TCP port."""
 
 BUCKET = 2**26
 """Numbers of a gradient that are summed at once: bounds the memory of the copy."""
@@ -39,43 +43,64 @@ FOR_EVER = timedelta(days=365)
 """No process is too slow: their parent sees one that dies, and generation may take hours."""
 
 
+def at(address: Address) -> Any:
+    """Return the store of ``torch.distributed`` at an address, where the processes of several nodes meet.
+
+    Raises:
+        RunnerError: it has not answered within :data:`MEETING`.
+    """
+    try:
+        return dist.TCPStore(*address, is_master=False, timeout=MEETING)  # type: ignore[attr-defined]
+    except RuntimeError as error:
+        raise RunnerError(
+            f"{socket.gethostname()} cannot reach the first node of the run at {address[0]}, port {address[1]}: {error}"
+        ) from error
+
+
 class World:
     """The processes of a run as one of them sees them; by default there is only one.
 
     Attributes:
         rank: which of them this is, from 0. The first one writes all files.
+        rank_here: which of those on this node.
         size: how many there are.
+        elsewhere: whether the first one is on another node.
         while_waiting: called again and again while others have not arrived; it may raise an exception to leave.
         phases: what this process is doing, for the supervisor.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, nodes: int = 1) -> None:
         self.rank, self.size = rank, size
+        self.rank_here, self.elsewhere = rank % (size // nodes), rank >= size // nodes
         self.while_waiting: Callable[[], None] = lambda: None
         self.phases = Phases()
         self._plain = dist.new_group(backend="gloo", timeout=FOR_EVER) if size > 1 else None
 
     @classmethod
-    def join(cls, meeting: Path, rank: int, size: int, *, cpu: bool) -> World:
-        """Meet the other processes of this machine over a file, and take a GPU of its own unless on a ``cpu``.
+    def join(cls, meeting: Path | Address, rank: int, size: int, *, cpu: bool, nodes: int = 1) -> World:
+        """Meet the other processes, and take a GPU of its own unless on a ``cpu``.
 
-        Their sockets are on the loopback interface: no port is open to others.
+        On one node they meet over a file, and their sockets are on the loopback interface: no port is open to others.
+        On several they meet at the address, and all that reaches their ports is trusted, as ``torch.distributed`` does.
 
         Raises:
             RunnerError: there are fewer GPUs than processes, or the others have not come within :data:`MEETING`.
         """
-        if not cpu and (found := torch.cuda.device_count()) < size:
+        here = size // nodes
+        if not cpu and (found := torch.cuda.device_count()) < here:
             raise RunnerError(
-                f"this run trains in {size} processes, each on a GPU of its own, and PyTorch finds {found} on this "
+                f"this run trains in {here} processes, each on a GPU of its own, and PyTorch finds {found} on this "
                 "machine: set `resources.gpus` to what it has, or install a build of PyTorch for its GPUs"
             )
-        named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        named: dict[str, int | str] = {"RANK": rank, "LOCAL_RANK": rank % here}
+        named |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": here}
+        named |= {} if isinstance(meeting, Path) else {"MASTER_ADDR": meeting[0], "MASTER_PORT": meeting[1]}
         os.environ.update({name: str(value) for name, value in named.items()})  # the names that accelerate reads
-        if sys.platform == "linux":
+        if sys.platform == "linux" and isinstance(meeting, Path):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as :func:`.launch.threads`; accelerate warns without it
         # no `init_method`: torch does not decode the address of a path with a space, % or letters beyond ASCII
-        store = dist.FileStore(str(meeting), size)  # type: ignore[attr-defined]
+        store = dist.FileStore(str(meeting), size) if isinstance(meeting, Path) else at(meeting)  # type: ignore[attr-defined]
         store.set(f"here/{rank}", "")
         try:
             store.wait([f"here/{other}" for other in range(size)], MEETING)
@@ -83,7 +108,7 @@ class World:
             waited = f"{MEETING.total_seconds():g} s"
             raise RunnerError(f"process {rank} of {size} has waited {waited} for the others to start") from error
         PartialState(cpu=cpu, store=store, rank=rank, world_size=size, timeout=FOR_EVER)
-        return cls(rank, size)
+        return cls(rank, size, nodes)
 
     @property
     def writes(self) -> bool:

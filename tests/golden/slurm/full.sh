@@ -3,8 +3,8 @@
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=8
-#SBATCH --mem=64G
 #SBATCH --gres=gpu:a100:2
+#SBATCH --mem=64G
 #SBATCH --time=2-00:00:00
 #SBATCH --partition=gpu,spare
 #SBATCH --account=my-lab

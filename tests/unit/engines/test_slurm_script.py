@@ -50,6 +50,11 @@ CASES = {
         PLACE,
         replace(SPEC, need=SlurmOptions(cpus=8).need(Resources(gpus=0.25))),
     ),
+    "nodes.sh": (
+        SlurmOptions(gpu_type="a100", memory="64G"),
+        PLACE,
+        replace(SPEC, need=SlurmOptions(cpus=3).need(Resources(gpus=16, nodes=2))),
+    ),
     "odd_names.sh": (
         SlurmOptions(),
         Place(folder=Path('/share/%j "x" #1'), cwd=Path("/share/it's here"), python="/share/my env/bin/python"),
@@ -185,7 +190,7 @@ def test_variables_of_an_enclosing_job_do_not_reach_slurms_commands(monkeypatch,
     assert {k for k in seen if k.startswith(("SBATCH_", "SLURM_"))} == {"SLURM_CONF"}
 
 
-NODES = "64|gpu:a100:4(S:0-1),shard:16\n32|(null)\n128|gpu:2\n"
+NODES = "a|64|gpu:a100:4(S:0-1),shard:16\nb|32|(null)\nc|128|gpu:2\na|64|gpu:a100:4(S:0-1),shard:16\n"
 
 
 @pytest.mark.parametrize(
@@ -204,6 +209,9 @@ NODES = "64|gpu:a100:4(S:0-1),shard:16\n32|(null)\n128|gpu:2\n"
         ),
         ({"partition": "gpu"}, {"gpus": 8}, "no node of the partition gpu has that"),
         ({"gpus": 99}, {}, None),
+        ({}, {"gpus": 4, "nodes": 2}, None),
+        ({}, {"gpus": 8, "nodes": 2}, "8 GPUs on 2 nodes; 1 of the 3 nodes of the cluster has the part of one"),
+        ({}, {"cpus": 128, "nodes": 4}, "4 nodes; 3 of the 3 nodes of the cluster have the part of one"),
     ],
 )
 def test_what_no_node_has_is_refused_before_anything_is_submitted(tmp_path, monkeypatch, options, resources, said):
@@ -245,7 +253,12 @@ def test_a_controller_that_dies_does_not_refuse(tmp_path, monkeypatch, said):
 
 @pytest.mark.parametrize(
     ("resources", "asked"),
-    [({}, "no GPU, 1 CPU"), ({"gpus": 1}, "1 GPU (a100), 1 CPU"), ({"gpus": 2, "cpus": 8}, "2 GPUs (a100), 8 CPU")],
+    [
+        ({}, "no GPU, 1 CPU"),
+        ({"gpus": 1}, "1 GPU (a100), 1 CPU"),
+        ({"gpus": 2, "cpus": 8}, "2 GPUs (a100), 8 CPU"),
+        ({"gpus": 16, "nodes": 2}, "16 GPUs (a100), 2 CPU on 2 nodes"),
+    ],
 )
 def test_what_is_said_of_jobs_is_what_the_study_asks_for(resources, asked):
     """No "0 GPUs" of the options beside a study that declares one."""

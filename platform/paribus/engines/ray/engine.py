@@ -64,6 +64,7 @@ class RayEngine:
     """
 
     name = "ray"
+    has_gangs = False
 
     def __init__(self, settings: EngineSettings) -> None:
         self._options = read_options(settings.options, self.name, RayOptions)

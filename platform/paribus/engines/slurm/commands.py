@@ -123,11 +123,12 @@ class Slurm:
         """
         chosen = () if partition is None else (f"--partition={partition}",)
         try:
-            lines = _call("sinfo", "--noheader", "--Node", "--format=%c|%G", *chosen)
+            lines = _call("sinfo", "--noheader", "--Node", "--format=%N|%c|%G", *chosen)
         except Refused:
             return ()
-        found = (line.partition("|") for line in lines.splitlines())
-        return tuple(Node(cpus=int(cpus), gpus=_gpus(gres, gpu_type)) for cpus, _, gres in found if cpus.isdecimal())
+        rows = {name: rest for name, *rest in (line.split("|", 2) for line in lines.splitlines())}  # once a partition
+        found = (row for row in rows.values() if len(row) == 2 and row[0].isdecimal())
+        return tuple(Node(cpus=int(cpus), gpus=_gpus(gres, gpu_type)) for cpus, gres in found)
 
     def cancel_waiting(self, job: str) -> None:
         """Remove a job from the queue, unless it has started."""

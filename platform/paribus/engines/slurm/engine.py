@@ -10,7 +10,7 @@ import hashlib
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,6 +60,7 @@ class SlurmEngine:
     """
 
     name = "slurm"
+    has_gangs = True
 
     def __init__(self, settings: EngineSettings) -> None:
         self._options = read_options(settings.options, self.name, SlurmOptions)
@@ -93,12 +94,13 @@ class SlurmEngine:
         """Return what a job requests from Slurm; GPUs are whole.
 
         Raises:
-            TooLarge: no node that Slurm lists has that much.
+            TooLarge: no node that Slurm lists has that much, or too few have.
         """
         need, o = self._options.need(resources), self._options
         nodes = self._nodes() if resources.declared else ()
-        if nodes and not any(n.cpus >= need.cpus and n.gpus >= need.gpus for n in nodes):
-            raise TooLarge(resources.about(), *_lacking(nodes, need, o))
+        there = sum(n.cpus >= need.a_node.cpus and n.gpus >= need.a_node.gpus for n in nodes)
+        if nodes and there < need.nodes:
+            raise TooLarge(resources.about(), *_lacking(nodes, need, o, there))
         return need
 
     def devices(self) -> tuple[Device, ...]:
@@ -318,8 +320,8 @@ class SlurmEngine:
         return read_number(self._place.folder / f"{self._job(name)}.exit")
 
 
-def _lacking(nodes: Iterable[Node], need: Need, options: SlurmOptions) -> tuple[str, str]:
-    """Return what the nodes lack that a run needs, and what the user can do."""
+def _lacking(nodes: Sequence[Node], need: Need, options: SlurmOptions, enough: int) -> tuple[str, str]:
+    """Return what the nodes lack that a run needs, and what the user can do; ``enough`` of them have its part."""
     where = f"of the partition {options.partition}" if options.partition else "of the cluster"
     if need.gpus and not any(n.gpus for n in nodes):
         kind = f" of the type {options.gpu_type}" if options.gpu_type else ""
@@ -329,6 +331,9 @@ def _lacking(nodes: Iterable[Node], need: Need, options: SlurmOptions) -> tuple[
             "the study's `resources`."
         )
         return f"no node {where} has a GPU{kind}", remedy
+    if enough:
+        there = f"{enough} of the {len(nodes)} nodes {where} {'has' if enough == 1 else 'have'} the part of one"
+        return there, "Change `resources`, or `partition` in the engine's options."
     most = sorted({f"{n.gpus or 'no'} GPU{'' if n.gpus == 1 else 's'} and {n.cpus} CPU cores" for n in nodes})
     there = f"no node {where} has that: there are nodes with {'; '.join(most[:5])}"
     return there, "Change `resources`, or `partition` in the engine's options."

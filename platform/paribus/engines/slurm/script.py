@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from paribus.contract import Need, Resources
-from paribus.engines.base import GRACE, PATIENCE, Spec
+from paribus.engines.base import GRACE, ON_NODE, PATIENCE, Spec
 from paribus.engines.options import ClusterOptions
 from paribus.errors import EngineError
 
@@ -33,9 +33,10 @@ _OURS = {
     "gres": "write `gpus`",
     "job-name": "jobs are known by their names",
     "mem": "write `memory`",
-    "nodes": "a run has one node",
+    "nodes": "a study declares `nodes` in its `resources`",
     "no-requeue": "it is always set",
-    "ntasks": "a run has one task",
+    "ntasks": "a run has one task on each node",
+    "ntasks-per-node": "a run has one task on each node",
     "open-mode": "logs are beside the script",
     "output": "logs are beside the script",
     "partition": "write `partition`",
@@ -124,16 +125,23 @@ class SlurmOptions(ClusterOptions):
 
     def need(self, resources: Resources) -> Need:
         """Return what a run holds; the study's declaration takes precedence. Slurm gives whole GPUs only."""
-        gpus = float(self.gpus) if resources.gpus is None else float(ceil(resources.gpus))
-        threads = resources.cpus or (None if gpus else 1)
-        return Need(gpus=gpus, cpus=float(resources.cpus or self.cpus), threads=threads)
+        nodes = resources.nodes
+        gpus = float(_multiple(self.gpus, nodes) if resources.gpus is None else ceil(resources.gpus))
+        cpus = float(resources.cpus or _multiple(self.cpus, nodes))
+        return Need(gpus=gpus, cpus=cpus, threads=resources.cpus or (None if gpus else 1), nodes=nodes)
 
     def about(self, need: Need) -> str:
         """Return what each job requests, in a few words."""
         kind = f" ({self.gpu_type})" if self.gpu_type and need.gpus else ""
         gpus = f"{need.gpus:.0f} GPU{'' if need.gpus == 1 else 's'}{kind}" if need.gpus else "no GPU"
         memory, time = self.memory or "default memory", self.time or "default time"
-        return f"partition {self.partition or 'default'}, {gpus}, {need.cpus:.0f} CPU, {memory}, {time} per run"
+        on = f" on {need.nodes} nodes" if need.nodes > 1 else ""
+        return f"partition {self.partition or 'default'}, {gpus}, {need.cpus:.0f} CPU{on}, {memory}, {time} per run"
+
+
+def _multiple(amount: int, of: int) -> int:
+    """Return the least multiple that is not below an amount."""
+    return of * ceil(amount / of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +170,7 @@ def batch_script(spec: Spec, job: str, options: SlurmOptions, place: Place) -> s
     command = [place.python, "-m", "paribus.engines.launch", "remote", str(note), spec.module, *spec.arguments]
     lines = ["#!/bin/bash", *(f"#SBATCH {d}" for d in _directives(job, options, need, place)), ""]
     lines += [f"export {GRACE}={options.grace} {PATIENCE}={options.patience_s:g}"]
+    lines += [f"export {ON_NODE}={shlex.quote(_on_node(options, need.a_node))}"] if need.nodes > 1 else []
     lines += [] if need.gpus else ["export CUDA_VISIBLE_DEVICES="]
     if (
         need.threads is not None
@@ -172,13 +181,13 @@ def batch_script(spec: Spec, job: str, options: SlurmOptions, place: Place) -> s
 
 def _directives(job: str, options: SlurmOptions, need: Need, place: Place) -> Iterator[str]:
     yield f"--job-name={job}"
-    yield "--nodes=1"
-    yield "--ntasks=1"
-    yield f"--cpus-per-task={need.cpus:.0f}"
+    yield f"--nodes={need.nodes}"
+    yield f"--ntasks={need.nodes}"
+    if need.nodes > 1:
+        yield "--ntasks-per-node=1"
+    yield from _a_node(options, need.a_node)
     if options.memory:
         yield f"--mem={options.memory}"
-    if need.gpus:
-        yield f"--gres=gpu:{f'{options.gpu_type}:' if options.gpu_type else ''}{need.gpus:.0f}"
     if options.time:
         yield f"--time={options.time}"
     if options.partition:
@@ -192,6 +201,18 @@ def _directives(job: str, options: SlurmOptions, need: Need, place: Place) -> It
     yield "--open-mode=append"
     yield f"--output={_quoted(str(place.folder / f'{job}.log').replace('%', '%%'))}"
     yield from (f"{name}{sign}{_quoted(value)}" for name, sign, value in (e.partition("=") for e in options.extra))
+
+
+def _a_node(options: SlurmOptions, need: Need) -> Iterator[str]:
+    yield f"--cpus-per-task={need.cpus:.0f}"
+    if need.gpus:
+        yield f"--gres=gpu:{f'{options.gpu_type}:' if options.gpu_type else ''}{need.gpus:.0f}"
+
+
+def _on_node(options: SlurmOptions, need: Need) -> str:
+    """Return the words that start a command on another node of the job, beside whatever runs there."""
+    alone = ("--overlap", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1", "--input=none", "--mpi=none")
+    return " ".join(["srun", *alone, "--quiet", "--cpu-bind=none", *_a_node(options, need), "--relative={node}"])
 
 
 def _quoted(text: str) -> str:

@@ -154,7 +154,7 @@ def _started(policy: Policy, settings: Rollout, world: World) -> Any:
     os.environ.update(_ENVIRONMENT)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if world.size > 1:  # vLLM joins the processes that have met already, and asks only which of them this is
-        os.environ.update(RANK=str(world.rank), LOCAL_RANK=str(world.rank), WORLD_SIZE=str(world.size))
+        os.environ.update(RANK=str(world.rank), LOCAL_RANK=str(world.rank_here), WORLD_SIZE=str(world.size))
     if policy.experts_per_token is not None:
         raise RunnerError("`rollout.engine: vllm` takes dense models alone: set `rollout.engine: torch`")
     set_threads, threads = torch.set_num_threads, torch.get_num_threads()

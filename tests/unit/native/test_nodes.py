@@ -1,0 +1,154 @@
+"""A run on two nodes, of which the second is a process of this machine that an engine's words could have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paribus.attempt.runner_process import ForkedRunner
+from paribus.attempt.supervisor import Pace, Supervisor
+from paribus.attempt.watchdog import STACKS
+from paribus.contract import Options, Timeouts
+from paribus.engines.base import ON_NODE
+from paribus.errors import ParibusError, RunnerError
+from paribus.recipe import factors as f
+from paribus.recipe.recipe import Recipe
+from paribus.run_folder.folder import RunFolder, read_json
+from paribus.run_folder.phases import Sign, read_signs
+from paribus_runners.native.launch import launch
+from support.native_runs import changed, lines_of, same, weights_of
+from support.site import until
+
+JobFolder = Callable[..., Path]
+SLEEPER = "import time\n\ndef score(prompts, completions, **columns):\n    time.sleep(10_000)\n"
+
+
+@pytest.fixture(autouse=True)
+def _words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ON_NODE, "env NODE={node}")
+
+
+def on_two(job_folder: JobFolder, recipe: Recipe, **more: Any) -> Path:
+    """Return the folder of a run with a process on each of two nodes."""
+    return job_folder(recipe, options=Options(own={"processes": 2}), nodes=2, **more)
+
+
+def supervised(folder: Path) -> dict[str, Any]:
+    """Supervise a run to its end, and return the report."""
+    requests: list[dict[str, Any]] = []
+
+    def send(request: dict[str, Any]) -> dict[str, Any]:
+        requests.append(request)
+        return {"ok": True, "lease_s": 600.0, "cancel": False}
+
+    pace = Pace(tick_s=0.05, grace_s=600.0)
+    Supervisor(RunFolder(folder), 1, send, pace=pace).supervise(ForkedRunner)
+    return requests[-1]
+
+
+def when_trained(folder: Path, action: Callable[[dict[int, Sign]], object]) -> threading.Thread:
+    """Do something in another thread as soon as both processes are beyond the first step."""
+
+    def trained() -> dict[int, Sign] | None:
+        signs = read_signs(folder)
+        return signs if len(signs) == 2 and min(sign.step for sign in signs.values()) > 1 else None
+
+    thread = threading.Thread(target=lambda: action(until(trained)))
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+def test_two_nodes_train_as_one_with_two_processes(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Metrics and weights are equal to the bit: processes are summed in one order, wherever they are."""
+    one = job_folder(recipe, name="one", options=Options(own={"processes": 2}))
+    two = on_two(job_folder, recipe, name="two")
+    assert [supervised(folder)["do"] for folder in (one, two)] == ["finish", "finish"]
+    assert lines_of(two) == lines_of(one)
+    assert same(weights_of(two), weights_of(one))
+    assert read_json(two / "environment.json")["processes"] == 2
+    assert not list(Path(two).glob("phases/*"))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_asked_to_stop_keeps_what_both_nodes_have_trained(recipe: Recipe, job_folder: JobFolder) -> None:
+    """SIGTERM to the runner's group: what started the other node does not die of it, and a checkpoint is written."""
+    folder = on_two(job_folder, changed(recipe, schedule={"steps": 10_000}))
+    pids: list[int] = []
+
+    def stop(signs: dict[int, Sign]) -> None:
+        pids.extend(sign.pid for sign in signs.values())
+        os.killpg(os.getpgid(signs[0].pid), signal.SIGTERM)
+
+    thread = when_trained(folder, stop)
+    assert supervised(folder)["do"] == "release"
+    thread.join()
+    assert read_json(folder / "checkpoints" / "index.json")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_on_another_node_ends_the_run_from_outside(
+    recipe: Recipe, job_folder: JobFolder
+) -> None:
+    """So that it is tried again; nothing of it is left on either node."""
+    folder = on_two(job_folder, changed(recipe, schedule={"steps": 10_000}))
+    pids: list[int] = []
+
+    def kill(signs: dict[int, Sign]) -> None:
+        pids.extend(sign.pid for sign in signs.values())
+        os.kill(signs[1].pid, signal.SIGKILL)
+
+    thread = when_trained(folder, kill)
+    report = supervised(folder)
+    thread.join()
+    assert (report["do"], report["kind"]) == ("fail", "infrastructure")
+    assert report["reason"] == "a process on node 1 of 2 was killed by signal 9"
+    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+@pytest.mark.slow
+def test_stacks_of_another_node_are_written_when_a_run_hangs(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Its ids mean nothing here, so the signal goes by way of what started it."""
+    sleeping = f.RewardFunction(path="sleeper.score", timeout_s=9000.0)
+    recipe = changed(recipe, reward=f.Reward(functions={"sleeper": sleeping}))
+    sources = Options(own={"processes": 2}, sources={"sleeper.py": SLEEPER})
+    folder = job_folder(recipe, options=sources, nodes=2, timeouts=Timeouts(reward=3.0))
+    assert supervised(folder)["signature"] == "hung in reward"
+    first, second = (folder / STACKS).read_text().split("==== ")[1:]
+    assert "most recent call first" in first
+    assert "in collect" in second
+    assert "on another node" in second.splitlines()[0]
+    assert "on another node" not in first
+
+
+@pytest.mark.slow
+def test_an_error_on_another_node_is_the_error_of_the_run(recipe: Recipe, job_folder: JobFolder) -> None:
+    """The message is as on one node; here its process ends before it has begun."""
+    folder = on_two(job_folder, recipe, name="lost")
+    os.environ[ON_NODE] = f"env -C {folder.parent} PYTHONPATH={folder.parent}"  # restored at the end of the test
+    stand_in = folder.parent / "sitecustomize.py"
+    stand_in.write_text("import os, sys\nif 'paribus_runners.native.rank' in sys.orig_argv: os._exit(3)\n")
+    assert "process 1 of 2 failed: exit status 3" in supervised(folder)["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        ("", ParibusError, "this run needs 2 nodes, and this job has one: start it by the engine `slurm`"),
+        ("sh -c 'exit 3'", RunnerError, "node 1 of 2 cannot be used: what starts processes there ended with exit"),
+    ],
+)
+def test_nodes_that_are_not_there_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, error: type[Exception], said: str
+) -> None:
+    """A run never trains on fewer nodes than its study declares."""
+    monkeypatch.setenv(ON_NODE, words)
+    with pytest.raises(error, match=said):
+        launch(tmp_path, 2, cpu=True, nodes=2)
