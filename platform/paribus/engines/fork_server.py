@@ -8,8 +8,8 @@ session, and reports a job's end only after all of the job's processes have ende
 ``multiprocessing.forkserver`` does none of this.
 
 Requests: ``{"do": "start", "name", "module", "arguments", "environment", "group"}``, ``{"do": "signal", "name",
-"signal"}``. Answers: ``{"warm": true}`` or ``{"warm": false, "error"}`` first; ``{"name", "pid"}``, ``{"name",
-"exit"}``.
+"signal"}``. Answers: ``{"warm": true}`` or ``{"warm": false, "error"}`` first; ``{"name", "pid"}`` or ``{"name",
+"refused"}`` with the reason; ``{"name", "exit"}``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,11 @@ class Server:
 
     def _handle(self, request: dict[str, Any]) -> None:
         if request["do"] == "start":
-            pid = self._fork(request)
+            try:
+                pid = self._fork(request)
+            except OSError as error:  # the machine has no process for it now; the other jobs go on
+                self._channel.send({"name": request["name"], "refused": str(error)})
+                return
             self._names[pid] = request["name"]
             self._channel.send({"name": request["name"], "pid": pid})
         else:

@@ -48,11 +48,11 @@ class LocalEngine:
 
     name = "local"
     reach = None
-    trouble = ""
     patience_s = PATIENCE_S
     has_gangs = False
 
     def __init__(self, settings: EngineSettings) -> None:
+        self.trouble = ""
         self._settings = settings
         self._gpus = visible_gpus()
         self._cores = _cores()
@@ -96,7 +96,10 @@ class LocalEngine:
         return (*gpus, Device(kind="cpu", name="cpu", amount=float(self._cores)))
 
     def submit(self, spec: Spec, name: str) -> str:
-        """Start a job; it is pending until the fork server is ready."""
+        """Start a job; it is pending until the fork server is ready.
+
+        While this machine refuses a new process, it is pending too, and each :meth:`poll` tries again.
+        """
         self._begin()
         if self.find(name) is None:
             self._jobs.live[name] = _Job(spec=spec, status=Status(state=JobState.PENDING))
@@ -130,10 +133,13 @@ class LocalEngine:
         return self._slots
 
     def capacity(self, need: Need | None = None) -> int:
-        """Return the number of free slots; if no number of slots was given, only devices limit jobs."""
+        """Return the number of free slots; if no number of slots was given, only devices limit jobs.
+
+        While this machine refuses a new process, it returns 0.
+        """
         self._pump()
         most = self._settings.slots or self._cores + round(len(self._gpus) / LEAST)
-        return max(0, most - len(self._jobs.live))
+        return 0 if self.trouble else max(0, most - len(self._jobs.live))
 
     def close(self) -> None:
         """Kill all jobs and the fork server."""
@@ -166,16 +172,27 @@ class LocalEngine:
         self._jobs.end(name, Status(state=JobState.ENDED, exit_code=exit_code))
 
     def _start_pending(self) -> None:
-        for name, job in self._jobs.live.items():
-            if job.sent or job.process is not None:
-                continue
-            self._threads = self._threads if self._channel is not None else _threads(job.spec)
-            group = self._groups.make(name)
-            if self._cold or (self._channel is not None and _threads(job.spec) != self._threads):
-                self._start_cold(job, group)  # imported libraries have already counted their threads
-                continue
-            start = {"do": "start", "name": name, "module": job.spec.module, "arguments": job.spec.arguments}
-            job.sent = self._send({**start, "environment": self._own(job.spec), "group": group})
+        """Start the jobs that wait; those that this machine has no process for now go on waiting."""
+        try:
+            for name, job in self._jobs.live.items():
+                if not job.sent and job.process is None:
+                    self._start(name, job)
+        except OSError as error:
+            self._refuse(str(error))
+        if all(job.status.state is JobState.RUNNING for job in self._jobs.live.values()):
+            self.trouble = ""
+
+    def _refuse(self, why: str) -> None:
+        self.trouble = f"This machine starts no process now ({why}). Has it too many processes, or too little memory?"
+
+    def _start(self, name: str, job: _Job) -> None:
+        self._threads = self._threads if self._channel is not None else _threads(job.spec)
+        group = self._groups.make(name)
+        if self._cold or (self._channel is not None and _threads(job.spec) != self._threads):
+            self._start_cold(job, group)  # imported libraries have already counted their threads
+            return
+        start = {"do": "start", "name": name, "module": job.spec.module, "arguments": job.spec.arguments}
+        job.sent = self._send({**start, "environment": self._own(job.spec), "group": group})
 
     def _start_cold(self, job: _Job, group: str) -> None:
         command = [sys.executable, "-m", "paribus.engines.launch", "local", str(os.getpid()), group]
@@ -231,8 +248,12 @@ class LocalEngine:
         ours, theirs = socket.socketpair()
         arguments = [self._settings.runner, str(theirs.fileno()), str(os.getpid()), self._groups.root]
         command = [sys.executable, "-m", "paribus.engines.fork_server", *arguments]
-        self._server = self._popen(command, {}, self._threads, theirs.fileno())
-        theirs.close()
+        with theirs:
+            try:
+                self._server = self._popen(command, {}, self._threads, theirs.fileno())
+            except OSError:
+                ours.close()
+                raise
         return Channel(ours)
 
     def _pump(self) -> None:
@@ -249,6 +270,8 @@ class LocalEngine:
             if job.exit_code is not None:
                 if self._groups.remove(name):
                     self._end(name, job.exit_code)
+            elif job.kill_at is not None and not job.sent and job.process is None:
+                self._end(name, -signal.SIGTERM)  # it was refused after it was cancelled
             elif job.kill_at is not None and time.monotonic() > job.kill_at:
                 self._signal(name, signal.SIGKILL)
         self._start_pending()
@@ -260,6 +283,9 @@ class LocalEngine:
             for job in self._jobs.live.values():
                 job.sent = False
             self._stop_server()
+        elif "refused" in message:
+            self._jobs.live[message["name"]].sent = False
+            self._refuse(message["refused"])
         elif "exit" in message:
             self._jobs.live[message["name"]].exit_code = message["exit"]
         elif "pid" in message:

@@ -250,9 +250,9 @@ class ActiveAttempts:
         now = self._since_boot()
         if self._away_since is None:
             self._away_since = now
-            self._say(f"{trouble} Runs that have begun go on with their nodes; trying again.")
+            self._say(f"{trouble} Runs that have begun go on; trying again.")
         else:
-            self._say(f"{self._engine.name.capitalize()} answers again, after {now - self._away_since:.0f} s.")
+            self._say(f"The engine {self._engine.name} answers again, after {now - self._away_since:.0f} s.")
             self._away_since = None
         note_trouble(self._store.home, trouble)
 

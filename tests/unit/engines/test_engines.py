@@ -1,5 +1,6 @@
 """Both engines of one machine pass the conformance suite; the local one survives what happens to its server."""
 
+import errno
 import gc
 import json
 import os
@@ -77,6 +78,72 @@ def test_of_a_job_that_has_ended_no_more_is_kept_than_its_end(local):
     assert kept() is None
     assert local.submit(job("exit", 6), "first") == local.find("first") == "first"
     assert local.poll(["first"])["first"] == Status(state=JobState.ENDED, exit_code=5)
+
+
+@pytest.mark.parametrize(("runner", "refused"), [("fake", "fork_server"), ("missing", "launch")])
+def test_a_job_waits_while_the_machine_refuses_a_process(tmp_path, monkeypatch, runner, refused):
+    """Warm or cold: no error ends what asks, the user reads why, and the job starts when there is room."""
+    real, refusing = subprocess.Popen, [True]
+
+    def start(command, **options):
+        if refusing and f"paribus.engines.{refused}" in command:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return real(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    engine = LocalEngine(EngineSettings(runner=runner, folder=tmp_path / "engine", slots=2))
+    try:
+        assert engine.submit(job("exit", 5), "one") == "one"
+        until(lambda: engine.poll(["one"]) is not None and engine.trouble != "")
+        assert engine.poll(["one"])["one"].state is JobState.PENDING
+        assert "Resource temporarily unavailable" in engine.trouble
+        assert engine.capacity() == 0
+        refusing.clear()
+        assert ended(engine, "one").exit_code == 5
+        assert engine.trouble == ""
+        assert engine.capacity() == 2
+    finally:
+        engine.close()
+
+
+FORK = """
+import errno, os
+real = os.fork
+
+def fork():
+    if os.path.exists({refuse!r}):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return real()
+
+os.fork = fork
+"""
+
+
+def test_a_fork_that_the_machine_refuses_ends_no_other_job(tmp_path, monkeypatch):
+    """The server and its jobs go on; the new job waits, and can be cancelled meanwhile."""
+    refuse, site = tmp_path / "refuse", tmp_path / "refusing"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(FORK.format(refuse=str(refuse)))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    engine = LocalEngine(EngineSettings(runner="fake", folder=tmp_path / "engine", slots=3))
+    try:
+        engine.submit(job("sleep", tmp_path / "pid"), "first")
+        pid = started(engine, "first", tmp_path / "pid")
+        refuse.touch()
+        for name in ("second", "third"):
+            engine.submit(job("exit", 5), name)
+        until(lambda: engine.poll(["second"]) is not None and engine.trouble != "")
+        engine.cancel("third", 60.0)
+        assert ended(engine, "third").exit_code == -signal.SIGTERM
+        states = {name: status.state for name, status in engine.poll(["first", "second"]).items()}
+        assert states == {"first": JobState.RUNNING, "second": JobState.PENDING}
+        assert engine.capacity() == 0
+        refuse.unlink()
+        assert ended(engine, "second").exit_code == 5
+        assert not gone(pid)
+        assert engine.trouble == ""
+    finally:
+        engine.close()
 
 
 def parent_of(pid):

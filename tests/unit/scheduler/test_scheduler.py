@@ -339,14 +339,12 @@ def test_an_outage_of_a_cluster_is_one_line_and_so_is_its_end(case):
         one.engine.trouble = "Fake does not answer (look: no reply in 5 s)."
         for _ in range(3):
             one.turn()
-        assert one.said == [
-            "Fake does not answer (look: no reply in 5 s). Runs that have begun go on with their nodes; trying again."
-        ]
+        assert one.said == ["Fake does not answer (look: no reply in 5 s). Runs that have begun go on; trying again."]
         assert lock_owner(one.store.home).trouble == one.engine.trouble
         one.finish(name)
         one.engine.trouble = ""
         assert one.turn() is Ending.COMPLETE
-        assert one.said[1:] == ["Fake answers again, after 0 s."]
+        assert one.said[1:] == ["The engine fake answers again, after 0 s."]
         assert lock_owner(one.store.home).trouble == ""
 
 
