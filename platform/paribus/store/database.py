@@ -35,6 +35,9 @@ FILE = "paribus.db"
 STATEMENT_S, LOCK_S, IDLE_S = 60, 30, 60
 """Seconds that a statement may take, that it may wait for a lock, and that a transaction may be idle."""
 
+GONE_S = 30
+"""Seconds after which a server machine that sends nothing more, as after a power cut, counts as unreachable."""
+
 TRIES = 5
 """Tries of a transaction that the server aborts, with pauses of 0.1, 0.2, 0.4, ... seconds in between."""
 
@@ -104,7 +107,7 @@ class Database:
     def __init__(self, url: str | sa.URL, clock: Callable[[], float] | None = None) -> None:
         self.url = sa.make_url(url)
         self.embedded = self.url.get_backend_name() == "sqlite"
-        options: dict[str, Any] = {} if self.embedded else {"pool_pre_ping": True, "connect_args": _PATIENCE}
+        options: dict[str, Any] = {} if self.embedded else {"pool_pre_ping": True, "connect_args": _patience(self.url)}
         try:
             self.engine = sa.create_engine(self.url, **options)
         except ImportError:
@@ -191,6 +194,11 @@ class Database:
                 if self.embedded:  # an engine event would make each statement a third slower
                     _begin_sqlite(connection, options.get(_WRITES))
                 yield connection
+        except sa.exc.TimeoutError as error:  # of the pool; a database's own are others
+            raise Unreachable(
+                f"the database {self.name} cannot be used: all connections of this process are in use, and none became "
+                "free. Try again when it has less to do."
+            ) from error
         except sa.exc.DBAPIError as error:
             if type(error) not in _DATABASE_ERRORS and _sqlstate(error) not in _NOT_GRANTED:
                 raise  # a bug in a statement, not trouble with the database
@@ -373,8 +381,22 @@ def _begin_sqlite(connection: sa.Connection, flushing: str | None) -> None:
 
 # ---- PostgreSQL --------------------------------------------------------------------------------------
 
-# connection poolers support neither prepared statements nor start-up options
-_PATIENCE = {"connect_timeout": 10, "application_name": "paribus", "prepare_threshold": None}
+# without the last five, TCP waits more than a quarter of an hour for a machine that has lost its power or its network
+_PATIENCE = {
+    "connect_timeout": 10,
+    "application_name": "paribus",
+    "keepalives": 1,
+    "keepalives_idle": GONE_S // 3,
+    "keepalives_interval": GONE_S // 6,
+    "keepalives_count": 4,
+    "tcp_user_timeout": GONE_S * 1000,
+}
+
+
+def _patience(url: sa.URL) -> dict[str, Any]:
+    """Return the options of a connection, except for those that the URL sets itself."""
+    # connection poolers support neither prepared statements nor start-up options
+    return {"prepare_threshold": None, **{name: x for name, x in _PATIENCE.items() if name not in url.query}}
 
 
 def _prepare_postgresql(connection: Any, _: object) -> None:

@@ -82,6 +82,47 @@ def test_transactions_of_a_server_have_limits_and_levels():
         database.close()
 
 
+def test_a_server_machine_that_vanishes_is_noticed():
+    """TCP asks for it after seconds, not hours; what the user's URL sets stays."""
+    with postgresql() as url:
+        database = Database(url.update_query_dict({"keepalives_idle": "77", "application_name": "mine"}))
+        with database.read() as connection:
+            options = connection.connection.driver_connection.info.get_parameters()
+        database.close()
+    assert options["application_name"] == "mine"
+    assert {name: x for name, x in options.items() if name.startswith(("keepalives", "tcp"))} == {
+        "keepalives": "1",
+        "keepalives_idle": "77",
+        "keepalives_interval": "5",
+        "keepalives_count": "4",
+        "tcp_user_timeout": "30000",
+    }
+
+
+def test_a_process_that_uses_all_its_connections_is_told_and_tries_again(tmp_path):
+    """No error of the library ends a scheduler or a page."""
+    database, tries = Database(databases.file_url(tmp_path)), []
+    database.engine = sa.create_engine(database.url, pool_size=1, max_overflow=0, pool_timeout=0.05)
+    held = database.engine.connect()
+    with pytest.raises(Unreachable, match="all connections of this process are in use"), database.read():
+        pass
+
+    class Asking:
+        def __init__(self):
+            self.database = database
+
+        @retry_on_disconnect
+        def ask(self):
+            tries.append(1)
+            if len(tries) == 2:
+                held.close()
+            with self.database.read() as connection:
+                return connection.execute(sa.text("SELECT 7")).scalar_one()
+
+    assert Asking().ask() == 7
+    database.close()
+
+
 def test_a_claim_passes_rows_that_another_claim_holds():
     """Two schedulers of one study never wait for each other: the second takes the next run."""
     with postgresql() as url:
