@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -23,13 +25,16 @@ class Cache(Generic[K, V]):
         self._lock = threading.Lock()
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
 
-    def get(self, key: K, stamp: Hashable, make: Callable[[], V]) -> V:
+    def get(
+        self, key: K, stamp: Hashable, make: Callable[[], V], lasts_s: Callable[[V], float] = lambda _: math.inf
+    ) -> V:
         """Return the value of a key, computed again if its stamp has changed.
 
         Args:
             key: identifies the value.
             stamp: what the value depends on.
             make: computes the value; an exception passes through, and nothing is kept.
+            lasts_s: value to the seconds for which it is kept at most.
         """
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
@@ -37,9 +42,10 @@ class Cache(Generic[K, V]):
             while len(self._entries) > self._size:
                 self._entries.popitem(last=False)
         with entry.lock:
-            if not entry.made or entry.stamp != stamp:
+            if not entry.made or entry.stamp != stamp or time.monotonic() >= entry.until:
                 entry.value = make()
                 entry.stamp, entry.made = stamp, True
+                entry.until = time.monotonic() + lasts_s(entry.value)
             return entry.value
 
     def peek(self, key: K) -> V | None:
@@ -56,3 +62,4 @@ class _Entry(Generic[V]):
         self.lock = threading.Lock()
         self.stamp: Hashable = None
         self.made = False
+        self.until = math.inf

@@ -266,7 +266,10 @@ class Home:
             return RunNow()
         folder = self.run_folder(run)
         stamp = _stamp(folder.metrics), _stamp(folder.health)
-        return self._now.get((run.fingerprint, run.token), stamp, lambda: read_now(folder))
+        try:
+            return self._now.get((run.fingerprint, run.token), stamp, lambda: read_now(folder))
+        except OSError:  # a server of files that is away for a moment: nothing is kept, the next page reads again
+            return RunNow()
 
     def states(self, study: StudyNow, limit_s: float | None = None) -> tuple[Mapping[str, RunNow], bool]:
         """Return fingerprint to the state of a run, and whether some are missing because the time was over.

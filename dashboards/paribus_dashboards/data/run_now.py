@@ -47,7 +47,11 @@ class RunNow:
 
 
 def read_now(folder: RunFolder) -> RunNow:
-    """Return the state of a run; files that are missing or unreadable are left out."""
+    """Return the state of a run; files that are missing or damaged are left out.
+
+    Raises:
+        OSError: the metric lines cannot be read now.
+    """
     newest, health = _newest(folder.metrics), read_health(folder)
     if health is None:
         return newest
@@ -61,7 +65,7 @@ def read_now(folder: RunFolder) -> RunNow:
 
 
 def _newest(path: Path) -> RunNow:
-    """Return step, time and pace of the newest complete metric lines of a file; nothing if it cannot be read."""
+    """Return step, time and pace of the newest complete metric lines of a file; nothing if there are none."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -69,7 +73,7 @@ def _newest(path: Path) -> RunNow:
             data = file.read()
         lines = data[: data.rindex(b"\n")].split(b"\n")
         last = parse_metric_line(lines[-1], str(path), 0)
-    except (OSError, ValueError, RunFolderError):
+    except (FileNotFoundError, ValueError, RunFolderError):
         return RunNow()
     whole = lines if size <= _TAIL_BYTES else lines[1:]  # the first line of a part of a file is cut
     per_s = 0.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +19,7 @@ from paribus.health.detector import Setting
 from paribus.health.finding import Diagnosis, read_health
 from paribus.health.judge import judge_run, read_run, saved_diagnosis
 from paribus.health.own_rules import setting_of
+from paribus.masking import describe
 from paribus.run_folder.folder import RunFolder
 from paribus.store.models import RunRecord
 from paribus.store.states import LIVE
@@ -29,6 +32,9 @@ background."""
 
 PAUSE = 10.0
 """A long run is judged again only after this many times the seconds that the last time took."""
+
+AGAIN_S = 10.0
+"""Seconds after which a run whose records could not be read is judged again: a server of files may be back."""
 
 
 _Key: TypeAlias = tuple[str, int, str, str]
@@ -65,7 +71,7 @@ class Verdicts:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
 
     def of(self, plan: Plan, run: RunRecord, last: int, judged_step: int) -> RunDiagnosis:
-        """Return the diagnosis of a run, cached until its files change.
+        """Return the diagnosis of a run, cached until its files change or, if they could not be read, for a while.
 
         Args:
             plan: the study's plan.
@@ -99,7 +105,8 @@ class Verdicts:
         key = _key(plan, run)
         size = sum(f.metrics.stat().st_size for f in folders if f.metrics.is_file())
         if size <= INLINE_BYTES:
-            return self._made.get(key, stamp, lambda: judge(self._folder, plan, run))
+            make = partial(judge, self._folder, plan, run)
+            return self._made.get(key, stamp, make, lambda found: AGAIN_S if found.trouble else math.inf)
         with self._lock:
             long = self._long.setdefault(key, _LongRun())
             if long.stamp != stamp and not long.busy and time.monotonic() >= long.not_before:
@@ -111,9 +118,12 @@ class Verdicts:
         started = time.monotonic()
         try:
             long.newest = judge(self._folder, plan, run)
-        finally:
-            long.stamp, long.busy = stamp, False
-            long.not_before = time.monotonic() + PAUSE * (time.monotonic() - started)
+        except Exception as error:  # else the page would wait for a diagnosis for ever
+            long.newest = RunDiagnosis(trouble=describe(error))
+        ended = time.monotonic()
+        long.stamp = None if long.newest.trouble else stamp
+        long.not_before = ended + max(AGAIN_S if long.newest.trouble else 0.0, PAUSE * (ended - started))
+        long.busy = False
 
     def close(self) -> None:
         """Cancel all work that has not started."""

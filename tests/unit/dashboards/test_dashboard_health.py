@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import json
 import re
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paribus.contract.rule import HealthRule
+from paribus.errors import RunFolderError
 from paribus.health.diagnose import DETECTORS, diagnose
 from paribus.health.finding import Finding, Remedy, to_json, worst
 from paribus.health.judge import judge_run, read_run
@@ -263,6 +265,50 @@ def test_a_long_run_is_judged_while_pages_go_on(home, monkeypatch):
             break
         time.sleep(0.02)
     assert beside.of(plan, run, 8, 8) == wanted
+    beside.close()
+
+
+@pytest.mark.parametrize(
+    ("inline_bytes", "error"),
+    [
+        (verdicts.INLINE_BYTES, OSError(errno.ESTALE, "away")),
+        (verdicts.INLINE_BYTES, RunFolderError("away")),
+        (0, OSError(errno.ESTALE, "away")),
+        (0, MemoryError("away")),
+    ],
+)
+def test_a_run_whose_records_could_not_be_read_is_judged_again(home, monkeypatch, inline_bytes, error):
+    """After a while, not with each request; until then the page says what was wrong."""
+    study = home.study("made-up")
+    run, plan = study.runs[0], study.record.plan
+    wanted, tries, real = verdicts.judge(home.folder, plan, run), [], verdicts.read_run
+
+    def read(*given):
+        tries.append(1)
+        if len(tries) == 1:
+            raise error
+        return real(*given)
+
+    def asked(ready):
+        end = time.monotonic() + 60
+        while not ready(found := beside.of(plan, run, 8, 8)):
+            assert time.monotonic() < end, found
+            time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(verdicts, "INLINE_BYTES", inline_bytes)
+    monkeypatch.setattr(verdicts, "read_run", read)
+    beside = Verdicts(home.folder)
+    monkeypatch.setattr(verdicts, "AGAIN_S", 600.0)
+    assert "away" in asked(lambda found: found.trouble).trouble
+    assert beside.of(plan, run, 8, 8).diagnosis is None
+    assert len(tries) == 1
+    beside.close()
+    monkeypatch.setattr(verdicts, "AGAIN_S", 0.0)
+    tries.clear()
+    beside = Verdicts(home.folder)
+    assert asked(lambda found: found.diagnosis) == wanted
+    assert len(tries) == 2
     beside.close()
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from dataclasses import replace
 
 import pytest
 
-from paribus.run_folder.folder import MetricLine
+from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.store.database import FILE, Unreachable
 from paribus.store.states import RunState
 from paribus.store.store import Store
+from paribus_dashboards.data import home as home_module
 from paribus_dashboards.data import reports as reports_module
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.home import Home, NotFound
 from paribus_dashboards.data.reports import Built, Reports
+from paribus_dashboards.data.run_now import RunNow, read_now
 
 
 def test_a_value_is_made_once_for_all_who_wait_and_again_when_its_stamp_changes():
@@ -162,3 +165,27 @@ def test_a_report_that_could_not_be_built_is_tried_again(folder, monkeypatch, er
     assert reports.of("s", 1, None).current
     assert reports.of("s", 1).trouble == ""
     assert len(made) == 2
+
+
+def test_a_run_that_could_not_be_read_for_a_moment_is_read_again(home, monkeypatch):
+    """Also one that has ended: its files are the same, and a state without a step would stay."""
+    study, read = home.study("made-up"), home_module.read_now
+
+    def away(folder):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    beside = Home(home.folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(home_module, "read_now", away)
+        assert beside.now(study.runs[0]) == RunNow()
+    assert beside.states(study)[0][study.runs[0].fingerprint] == read(home.run_folder(study.runs[0]))
+    beside.close()
+
+
+def test_metric_lines_that_cannot_be_read_now_are_no_run_without_lines(tmp_path):
+    """What is cached for good must have been read."""
+    folder = RunFolder(tmp_path)
+    assert read_now(folder) == RunNow()
+    folder.metrics.mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_now(folder)
