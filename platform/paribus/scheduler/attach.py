@@ -52,7 +52,7 @@ class Attached:
         """Return the studies that have ended since the last turn, and why.
 
         Raises:
-            StoreError: the scheduler has gone and hasn't come back.
+            StoreError: the scheduler has gone and hasn't come back, or a study was deleted.
             Unreachable: the database can't be reached.
         """
         try:
@@ -77,7 +77,9 @@ class Attached:
             )
 
     def _ending(self, study: StudyRecord) -> Ending | None:
-        (entry,) = self._reader.summaries([study.id])
+        entry = next(iter(self._reader.summaries([study.id])), None)
+        if entry is None:
+            raise StoreError(f"the study `{study.name}` was deleted meanwhile. To train it, type the same command.")
         if not entry.open:
             return Ending.COMPLETE
         if self._reader.counts(study.id).keys() & set(LIVE):

@@ -54,3 +54,13 @@ def test_a_scheduler_that_has_gone_is_reported(site, monkeypatch):
         attached.turn()
     with lock_home(store.home, SCHEDULER), pytest.raises(Unreachable):
         attached.turn()
+
+
+def test_a_study_that_was_deleted_meanwhile_is_reported(site):
+    """Such as while the terminal of the command was stopped: a sentence, no traceback."""
+    store, study, attached = site
+    store.cancel("small")
+    store.delete_study(store.what_goes("small"), "me")
+    assert store.summaries([study.id]) == ()
+    with pytest.raises(StoreError, match="`small` was deleted meanwhile"):
+        attached.turn()
