@@ -26,6 +26,7 @@ from filelock import FileLock
 
 import paribus
 from paribus.errors import ParibusError
+from paribus.scratch import make
 
 FOLDER = "PARIBUS_ENVIRONMENTS"
 """Environment variable with the folder of the environments."""
@@ -166,11 +167,11 @@ def own_code() -> Iterator[Path]:
     """Give a folder that holds Paribus' packages alone, for ``PYTHONPATH`` of another environment."""
     import paribus_runners
 
-    with tempfile.TemporaryDirectory(prefix="paribus-code-") as name:
+    with make("code") as scratch:
         for package in (paribus, paribus_runners):
             place = Path(str(package.__file__)).resolve().parent
-            (Path(name) / place.name).symlink_to(place, target_is_directory=True)
-        yield Path(name)
+            (scratch.path / place.name).symlink_to(place, target_is_directory=True)
+        yield scratch.path
 
 
 def clean_environment(code: Path) -> dict[str, str]:

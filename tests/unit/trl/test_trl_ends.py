@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -12,7 +13,7 @@ from paribus.engines.process import Identity
 from paribus.errors import ParibusError
 from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import RunFolder, write_json
-from paribus_runners.environments import FOLDER
+from paribus_runners.environments import FOLDER, own_code
 
 RUN = "import sys, pathlib; from paribus.contract import load_runner; load_runner('trl').run(pathlib.Path(sys.argv[1]))"
 
@@ -95,3 +96,18 @@ def test_a_stopped_run_passes_the_signal_on(job):
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 75
+
+
+def test_a_killed_run_leaves_its_folder_of_code_to_the_next(tmp_path, monkeypatch):
+    """As the other temporary folders; the packages that its links name stay."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    program = "import os; from paribus_runners.environments import own_code\nwith own_code(): os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    with own_code() as code:
+        assert [*tmp_path.iterdir()] == [code]
+        assert code != left
+        assert {place.name for place in code.iterdir()} == {"paribus", "paribus_runners"}
+        assert (code / "paribus" / "scratch.py").is_file()
+    assert not any(tmp_path.iterdir())
