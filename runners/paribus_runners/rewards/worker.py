@@ -100,7 +100,7 @@ def _tasks_of_user() -> int:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):  # it has ended meanwhile
             if process.stat().st_uid == os.getuid():
-                found += int((process / "stat").read_text().rpartition(")")[2].split()[17])
+                found += int((process / "stat").read_bytes().rpartition(b")")[2].split()[17])  # names may be any bytes
     return found
 
 

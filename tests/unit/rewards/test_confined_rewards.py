@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from paribus.errors import ParibusError
 from paribus.remote.tokens import Tokens
-from paribus_runners.rewards import landlock
+from paribus_runners.rewards import landlock, worker
 from paribus_runners.rewards.pool import Outcome, Pool, Worker, environment
 from support.kernel import landlock_of_kernel
 
@@ -405,6 +406,24 @@ ANOTHER_USER = (
     *("setpriv", "--reuid=54321", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
     "env",
 )
+
+
+def test_a_process_whose_name_is_not_utf8_counts_with_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel keeps names as they are; one that were left out would make the limit too low."""
+    program = """
+import sys, threading
+open("/proc/self/comm", "wb").write(b"caf\\xe9) 1")
+for _ in range(6):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("named", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"named\n"
+        alone = SimpleNamespace(glob=lambda _: [Path(f"/proc/{process.pid}")])
+        monkeypatch.setattr(worker, "Path", lambda _: alone)
+        assert worker._tasks_of_user() == 7
 
 
 @pytest.mark.slow
