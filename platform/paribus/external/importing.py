@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import socket
 import time
@@ -28,7 +27,7 @@ from paribus.health.judge import judge_log
 from paribus.health.profile import load_profile
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import MetricLine, RunFolder, to_json_number, write_json
-from paribus.run_folder.metrics import Source, find_metric
+from paribus.run_folder.metrics import NativeNames, Source, find_metric
 from paribus.store.control import newest_plan
 from paribus.store.store import Store
 from paribus.study.plan import Plan
@@ -39,8 +38,6 @@ PRIMARY = ("eval/heldout/avg_at_1", "reward/correct_frac", "reward/mean")
 
 TOKEN = 1
 """Fence token of the only attempt at an imported run."""
-
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_./-]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,19 +225,14 @@ def _notes(plan: Plan, logs: Sequence[ReadLog]) -> tuple[str, ...]:
 # ---- run folders -------------------------------------------------------------------------------------
 
 
-def native_name(trainer: str, name: str) -> str:
-    """Return the name under which a trainer's own number is kept, in the alphabet of MLflow."""
-    return f"native/{trainer}/{_FORBIDDEN.sub('_', name)}"
-
-
 def metric_lines(log: Log, time_ms: int) -> list[MetricLine]:
     """Return the lines of a run folder: canonical metrics with their sources, and all numbers of the trainer."""
     canonical = {line.step: line for line in log.lines}
-    trainer = log.mapped.trainer
-    found = []
+    names, found = NativeNames(), []
+    names.learn({name for raw in log.raw.values() for name in raw})
     for step, raw in sorted(log.raw.items()):
         line = canonical.get(step)
-        values: dict[str, float] = {native_name(trainer, name): value for name, value in raw.items()}
+        values: dict[str, float] = {f"native/{log.mapped.trainer}/{names.of(name)}": x for name, x in raw.items()}
         sources: Mapping[str, Source] = line.sources if line else {}
         found.append(
             MetricLine(step=step, time_ms=time_ms, values={**values, **(line.values if line else {})}, sources=sources)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from paribus.errors import LogFileError
-from paribus.external.importing import PRIMARY, native_name
+from paribus.external.importing import PRIMARY
 from paribus.health.import_logs import PARIBUS, Mapped, logged_name, map_keys
-from paribus.run_folder.metrics import Source
+from paribus.run_folder.metrics import NativeNames, Source
 
 UNKNOWN = "own"
 """Stands for the trainer in the names of numbers that nothing is known of."""
@@ -24,6 +24,7 @@ class LiveNames:
         self.trainer = trainer
         self._seen: frozenset[str] = frozenset()
         self._mapped: Mapped | None = None
+        self._native = NativeNames()
 
     @property
     def sources(self) -> dict[str, str]:
@@ -52,9 +53,10 @@ class LiveNames:
         self.learn(values)
         mapped = self._mapped
         canonical = mapped.read(values) if mapped else {}
-        if self.trainer == PARIBUS:  # canonical names are no names of another trainer
-            own = {native_name(UNKNOWN, name): v for name, v in values.items() if not mapped or name not in mapped.keys}
-        else:
-            own = {native_name(self.trainer or UNKNOWN, name): value for name, value in values.items()}
+        trainer = self.trainer or UNKNOWN
+        if trainer == PARIBUS:  # canonical names are no names of another trainer
+            trainer, values = UNKNOWN, {n: v for n, v in values.items() if not mapped or n not in mapped.keys}
+        self._native.learn(values)
+        own = {f"native/{trainer}/{self._native.of(name)}": value for name, value in values.items()}
         proxies: dict[str, Source] = {name: "proxy" for name in (mapped.proxies if mapped else ()) if name in canonical}
         return {**own, **canonical}, proxies

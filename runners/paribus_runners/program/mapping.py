@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from paribus.errors import ParibusError, StudyFileError, did_you_mean
 from paribus.run_folder.folder import Evaluation
 from paribus.run_folder.json_text import shown
-from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS, Source, find_metric
+from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS, NativeNames, Source, find_metric
 from paribus.yaml_file.document import Fault, parse_document, plain
 from paribus.yaml_file.messages import explain, fields_at, plain_location, validate
 from paribus_runners.program.lines import inside
@@ -37,7 +36,6 @@ OWN = "native/command/"
 """Where numbers of the script's log go that the mapping does not name."""
 
 Key = Annotated[str, Field(min_length=1)]
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_./-]")
 
 
 class _Part(BaseModel):
@@ -166,9 +164,11 @@ class Translator:
 
     Attributes:
         mapping: what they mean.
+        names: what becomes of names that the mapping does not have.
     """
 
     mapping: LogMapping
+    names: NativeNames = field(default_factory=NativeNames)
 
     def step(self, line: Mapping[str, Any]) -> int | None:
         """Return the step of a line; ``None`` if it has none, as a line that belongs to no step.
@@ -184,16 +184,20 @@ class Translator:
         Raises:
             ParibusError: a whole number is too large for a float.
         """
-        for key, value in line.items():
-            if key == self.mapping.step.key or isinstance(value, bool) or not isinstance(value, int | float):
-                continue
+        found = {
+            key: value
+            for key, value in line.items()
+            if key != self.mapping.step.key and isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        self.names.learn(found.keys() - self.mapping.metrics.keys())
+        for key, value in found.items():
             try:
                 number = float(value)
             except OverflowError:
                 raise ParibusError(f"`{key[:80]}` is {shown(value)}, which is too large for a number") from None
             known = self.mapping.metrics.get(key)
             if known is None:
-                yield OWN + _FORBIDDEN.sub("_", key), number, "exact"
+                yield OWN + self.names.of(key), number, "exact"
             else:
                 yield known.metric, number * known.scale, known.source
 

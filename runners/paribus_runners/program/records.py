@@ -19,7 +19,7 @@ from paribus.run_folder.samples import parse_sample
 from paribus_runners.evaluation.evaluator import metrics
 from paribus_runners.program.evaluations import Evaluations, disagreement
 from paribus_runners.program.lines import Lines, as_object
-from paribus_runners.program.mapping import LogMapping, Translator
+from paribus_runners.program.mapping import OWN, LogMapping, Translator
 
 
 class Places(Protocol):
@@ -114,7 +114,7 @@ class Records:
         return f"step {self.logged} is logged, and waits for {due}, which has not come in full"
 
     def notes(self) -> list[str]:
-        """Return what was left out, one sentence each."""
+        """Return what was left out or renamed, one sentence each."""
         found = []
         if count := self._skipped["without a step"]:
             found.append(f"{count} lines of {self._lines.path.name} have no step, and were left out")
@@ -123,6 +123,8 @@ class Records:
         if count := self._skipped["of another step"]:
             steps = f"{self._first} to {self._last}"
             found.append(f"{count} lines of samples.jsonl are of no step from {steps}, and were left out")
+        for key, name in self._translator.names.doubles.items() if self._translator else ():
+            found.append(f"`{key[:80]}` is recorded as `{OWN}{name}`: another name is too much like it")
         return found
 
     # ---- lines of a program that knows Paribus -----------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -52,6 +53,20 @@ def test_a_log_is_translated(attempt) -> None:
     assert (before.correct, before.tokens, before.answers) == ((1, 0), (3, 3), ({"x": 1}, {"y": 1}))
     assert after.step == 3
     assert "1 lines of log.jsonl have no step" in end.folder.log.read_text()
+
+
+def test_names_that_differ_only_in_other_characters_are_kept_apart(attempt) -> None:
+    """One would take the other's place, or end the run with two values of one step; the log names what was renamed."""
+    rows = ({"a@1": 1.0}, {"a 1": 2.0}, {"a@1": 1.0})
+    both = "".join(f"    log(i, **{row})\n" for row in rows)
+    end = mapped(attempt, GOOD.replace("test(3)", f"{both}test(3)"))
+    assert end.status == 0, end.folder.log.read_text()
+    names = {name: value for name, value in end.lines[3].values.items() if "a_1" in name}
+    assert names.pop("native/command/a_1") == 1.0
+    ((other, value),) = names.items()
+    assert re.fullmatch("native/command/a_1-[0-9a-f]{8}", other)
+    assert value == 2.0
+    assert f"`a 1` is recorded as `{other}`" in end.folder.log.read_text()
 
 
 @pytest.mark.parametrize(

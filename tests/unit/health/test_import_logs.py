@@ -7,6 +7,7 @@ import re
 import pytest
 
 from paribus.errors import LogFileError, MissingExtra, install_command
+from paribus.external.importing import metric_lines
 from paribus.external.live_names import LiveNames
 from paribus.health.detector import Setting
 from paribus.health.diagnose import judge_lines
@@ -337,6 +338,23 @@ def test_a_held_out_reward_above_one_that_arrives_live_is_no_impossible_share():
         lines = [MetricLine(step=i, time_ms=0, values=v, sources=sources) for i, (v, _) in enumerate(values, start=1)]
         found = judge_lines(Setting(profile=load_profile("default"), planned=2), with_signals(lines))
         assert next(f.state for f in found if f.detector == "data_bug") == state
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("names", [("acc@1", "acc_1"), ("acc_1", "acc@1")])
+def test_names_that_differ_only_in_other_characters_are_kept_apart(tmp_path, live, names):
+    """The name that needs no change keeps its form, whichever comes first."""
+    row = {"step": 1, "reward": 1.0, "entropy": 1.0, **{name: float(name == "acc@1") for name in names}}
+    if live:
+        values, _ = LiveNames("trl").line({k: v for k, v in row.items() if k != "step"})
+    else:
+        (line,) = metric_lines(read_log(write(tmp_path / "t.json", {"log_history": [row]})), 0)
+        values = line.values
+    kept = {name: value for name, value in values.items() if "acc" in name}
+    assert kept.pop("native/trl/acc_1") == 0.0
+    ((other, value),) = kept.items()
+    assert re.fullmatch("native/trl/acc_1-[0-9a-f]{8}", other)
+    assert value == 1.0
 
 
 def test_a_number_that_is_not_finite_is_no_unit(tmp_path):
