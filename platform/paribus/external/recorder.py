@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from paribus.health.liveness import nan
 from paribus.home import since_boot
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
-from paribus.store.models import Claim
 from paribus.store.states import RECORDED, TRACKED, RunState
 from paribus.store.store import Store
 from paribus.study.plan import Plan
@@ -45,9 +44,6 @@ BEAT_S = 15.0
 RETRY_S = 5.0
 PATIENCE_S = 60.0
 """Seconds for which a recorder tries to record the end of a program."""
-
-MOST = 1 << 20
-"""Bytes of records that are read at a time."""
 
 
 class Recorder:
@@ -112,15 +108,17 @@ class Recorder:
         return Store.open(self._spool.home)
 
     def _begin(self, first: Mapping[str, Any]) -> None:
-        """Enter the run into the study, when its first metrics show which there are."""
+        """Enter the run into the study, when its first metrics show which there are, and make its folder."""
         names = self._names.learn(first)
         with self._store() as store:
-            claim = store.begin_external(self._about.study, lambda *x: self._join(names, *x), worker())
-            if claim is None:
-                raise Refused(f"another program tracks the arm `{self._about.arm}` with seed {self._about.seed} now")
+            if self._run is None:  # else the run has been entered, and its folder could not be written
+                claim = store.begin_external(self._about.study, lambda *x: self._join(names, *x), worker())
+                if claim is None:
+                    arm, seed = self._about.arm, self._about.seed
+                    raise Refused(f"another program tracks the arm `{arm}` with seed {seed} now")
+                self._run, self._fingerprint = (claim.run_id, claim.token), claim.fingerprint
             plan = store.study(self._about.study).plan
-        self._run, self._fingerprint = (claim.run_id, claim.token), claim.fingerprint
-        self._write_folder(claim, plan)
+        self._write_folder(plan, self._run[1])
         self._save()
         self._open_folder()
 
@@ -188,32 +186,27 @@ class Recorder:
 
     def _take(self, *, over: bool) -> None:
         """Read what the program has appended since, and write the steps that are complete."""
-        while records := self._read():
-            for end, record in records:
-                if self._run is None:
-                    self._begin(record["values"])
-                self._add(record)
-                self._offset = end
+        for end, record in self._read():
+            if self._folder is None:
+                self._begin(record["values"])
+            self._add(record)
+            self._offset = end
         late = since_boot() - self._since > HELD_S
         if self._line is not None and (over or late):
             self._write()
         if self._health is not None:
             self._judge([], ended=over)
 
-    def _read(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the next complete records, each with the offset at which it ends."""
-        try:
-            with self._spool.records.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(MOST)
-        except FileNotFoundError:
-            return []
-        found, at = [], self._offset
-        for line in data.split(b"\n")[:-1]:
-            at += len(line) + 1
-            with suppress(ValueError):  # the program's disk was full in the middle of it
-                found.append((at, json.loads(line)))
-        return found
+    def _read(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the next complete records, however long, each with the offset at which it ends."""
+        with suppress(FileNotFoundError), self._spool.records.open("rb") as file:
+            file.seek(at := self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                at += len(line)
+                with suppress(ValueError):  # the program's disk was full in the middle of it
+                    yield at, json.loads(line)
 
     def _add(self, record: Mapping[str, Any]) -> None:
         """Add the values of a record to its step; write the step before when a new one begins."""
@@ -264,17 +257,17 @@ class Recorder:
 
     # ---- the run folder --------------------------------------------------------------------------
 
-    def _write_folder(self, claim: Claim, plan: Plan) -> None:
-        folder = RunFolder.of(self._spool.home, claim.fingerprint, claim.token)
+    def _write_folder(self, plan: Plan, token: int) -> None:
+        folder = RunFolder.of(self._spool.home, self._fingerprint, token)
         folder.path.mkdir(parents=True, exist_ok=True)
         about = {"origin": TRACKED, "trainer": self._names.trainer}
-        run = ExternalRun(arm=self._about.arm, seed=self._about.seed, fingerprint=claim.fingerprint)
+        run = ExternalRun(arm=self._about.arm, seed=self._about.seed, fingerprint=self._fingerprint)
         recipe, stop_on = steps_alone(max(1, self._about.steps)), self._about.stop_on
-        job = external_job(plan, run, recipe, claim.token, self._spool.home, about, stop_on)
+        job = external_job(plan, run, recipe, token, self._spool.home, about, stop_on)
         folder.job.write_text(job.model_dump_json(indent=1))
         write_json(folder.environment, {"paribus": VERSION, **about})
         here = {"supervisor": Identity.of(os.getpid()).to_json(), "runner": self._program.to_json()}
-        write_json(folder.attempt, {"token": claim.token, **here})
+        write_json(folder.attempt, {"token": token, **here})
 
     def _open_folder(self) -> None:
         assert self._run is not None  # since it has begun

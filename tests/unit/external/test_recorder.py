@@ -1,0 +1,74 @@
+"""The recorder of a tracked program, in the test's own process: what a machine or a program does loses no records."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from paribus.engines.process import Identity
+from paribus.external import recorder
+from paribus.external.recorder import Recorder
+from paribus.external.spool import About, Spool
+from paribus.home import make_home
+from paribus.run_folder.folder import RunFolder
+from paribus.store.reader import Reader
+from paribus.store.states import RunState
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    """The spool of a program that has not logged yet, in a home folder of its own."""
+    make_home(tmp_path / "home")
+    place = Spool(tmp_path / "home/tracking/1")
+    place.path.mkdir(parents=True)
+    about = About(
+        study="live", arm="a", seed=1, trainer="", steps=3, primary="", base="", stop_on=(),
+        process=Identity.of(os.getpid()).to_json(),
+    )  # fmt: skip
+    place.about.write_text(json.dumps(asdict(about)))
+    return place
+
+
+def finished(spool: Spool, *others: str) -> None:
+    """Write three steps as a program that has ended well; ``others`` are more names of numbers of the second."""
+    with spool.records.open("w") as file:
+        for step in (1, 2, 3):
+            values = {"reward/mean": step / 4, **dict.fromkeys(others if step == 2 else (), 1.0)}
+            file.write(json.dumps({"step": step, "time_ms": step, "values": values}) + "\n")
+    spool.end.write_text('{"status": "succeeded"}')
+
+
+def recorded(spool: Spool, say: Callable[[str], None] = pytest.fail) -> list[int]:
+    """Record to the end; return the recorded steps of the run, which has succeeded."""
+    assert Recorder(spool, say).record()
+    with Reader.open(spool.home) as reader:
+        (run,) = reader.runs_of(reader.study("live").id)
+    assert run.state is RunState.SUCCEEDED
+    return [line.step for line in RunFolder.of(spool.home, run.fingerprint, run.token).read_metrics()]
+
+
+def test_a_record_of_any_length_is_recorded_and_those_after_it(spool: Spool) -> None:
+    """A program may log a step of megabytes."""
+    finished(spool, *(f"probability/{'long' * 50}/{i}" for i in range(8000)))
+    assert recorded(spool) == [1, 2, 3]
+
+
+def test_a_run_folder_that_cannot_be_made_yet_is_made_later(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full when the run begins costs no step: the run folder is made once there is room."""
+    monkeypatch.setattr(recorder, "RETRY_S", 0.0)
+    blocked = spool.home / "runs"
+    blocked.write_text("")  # a folder cannot be made below it
+    finished(spool)
+    said = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        blocked.unlink()
+
+    assert recorded(spool, say) == [1, 2, 3]
+    assert len(said) == 1
