@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +18,7 @@ from paribus.contract import Job, Options, Requirements, Support
 from paribus.errors import ParibusError, RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.attempt_files import read_job
+from paribus.run_folder.checkpoints import MANIFEST, publish
 from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.resume import find_checkpoint, take_over
 from paribus_runners.environments import clean_environment, own_code
@@ -124,6 +127,9 @@ class TrlRunner(InstalledRunner):
         found = find_checkpoint(attempt, job)
         if found:
             take_over(attempt, found[0], found[2])
+            if found[2] == job.recipe.schedule.steps:  # the program trains no step, and so writes no checkpoint
+                copy = partial(shutil.copytree, found[1], ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True)
+                publish(attempt, job, found[2], copy)
         command = [str(environment.python), "-m", ENTRY, "train", str(attempt.job.resolve()), str(places.out)]
         if found:
             command += [str(found[1].resolve()), str(found[2])]

@@ -12,7 +12,9 @@ from paribus.contract import Evaluate, Hashes, Job, Options, load_runner
 from paribus.engines.process import Identity
 from paribus.errors import ParibusError
 from paribus.recipe.resolve import resolve_base
-from paribus.run_folder.folder import RunFolder, write_json
+from paribus.run_folder.attempt_files import read_job, read_result
+from paribus.run_folder.checkpoints import damaged_files, publish
+from paribus.run_folder.folder import MetricLine, RunFolder, write_json
 from paribus_runners.environments import FOLDER, own_code
 
 RUN = "import sys, pathlib; from paribus.contract import load_runner; load_runner('trl').run(pathlib.Path(sys.argv[1]))"
@@ -23,7 +25,7 @@ def job(tmp_path, monkeypatch):
     """Return a function that writes a job; with a program it stands for Python in an environment of one's own."""
     monkeypatch.setenv(FOLDER, str(tmp_path / "environments"))
 
-    def written(program=None, hashes=None, **own):
+    def written(program=None, hashes=None, token=1, **own):
         if program is not None:
             python = tmp_path / "venv" / "bin" / "python"
             python.parent.mkdir(parents=True)
@@ -31,10 +33,10 @@ def job(tmp_path, monkeypatch):
             python.chmod(0o755)
             own["environment"] = str(tmp_path / "venv")
         recipe = resolve_base("grpo", {"kl": "off", "task": "chain", "schedule.steps": 2}).recipe
-        folder = RunFolder(tmp_path / "run" / "a1")
+        folder = RunFolder(tmp_path / "run" / f"a{token}")
         folder.path.mkdir(parents=True)
         made = Job(
-            run="0" * 64, study="ends", arm="base", runner="trl", options=Options(own=own), seed=0, token=1,
+            run="0" * 64, study="ends", arm="base", runner="trl", options=Options(own=own), seed=0, token=token,
             recipe=recipe, evaluate=Evaluate(problems=4), cache=str(tmp_path / "cache"), hashes=hashes,
         )  # fmt: skip
         write_json(folder.job, made.model_dump(mode="json"))
@@ -85,6 +87,20 @@ def test_versions_that_changed_after_the_plan_are_refused(job):
     folder = job("exit 0", hashes=Hashes(code="f" * 64, data=planned.data, model=planned.model))
     with pytest.raises(ParibusError, match="changed since the study was planned"):
         now.run(folder.path)
+
+
+def test_a_run_that_was_killed_after_its_last_step_has_its_model(job):
+    """The next attempt has no step left to train; its result names the model of the last one all the same."""
+    first = job()
+    for step in range(3):
+        first.append_metrics(MetricLine(step=step, time_ms=step, values={}))
+    publish(first, read_job(first.job), 2, lambda place: (place / "model.safetensors").write_bytes(b"weights"))
+    second = job('echo \'{"status": "succeeded"}\' > "$5/result.json"', token=2)
+    load_runner("trl").run(second.path)
+    assert read_result(second) == {"status": "succeeded", "steps": 2, "model": "checkpoints/step-000002"}
+    model = second.path / "checkpoints" / "step-000002"
+    assert (model / "model.safetensors").read_bytes() == b"weights"
+    assert damaged_files(model) == ()
 
 
 def test_a_stopped_run_passes_the_signal_on(job):
