@@ -50,6 +50,7 @@ def trained(name: str) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
         )
         if done.returncode:
             last = (done.stdout.strip().splitlines() or ["nothing was printed"])[-1]

@@ -85,10 +85,10 @@ class TrlRunner(InstalledRunner):
         with own_code() as code:
             command = [str(self.environment().python), "-m", ENTRY, "prepare", str(cache)]
             done = subprocess.run(
-                command, env=clean_environment(code), input=recipe.model_dump_json(), text=True, stderr=subprocess.PIPE
+                command, env=clean_environment(code), input=recipe.model_dump_json().encode(), stderr=subprocess.PIPE
             )
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             raise ParibusError(f"the tiny model could not be made in TRL's environment: {last}")
 
     def run(self, folder: Path) -> None:

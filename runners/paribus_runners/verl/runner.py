@@ -85,7 +85,9 @@ class VerlRunner(InstalledRunner):
     def check(self) -> Iterator[str]:
         """Import verl and the parts of it that a run uses; yield what is wrong. Nothing is trained."""
         command = [str(self.environment().python), "-c", "import verl.trainer.main_ppo, vllm, transfer_queue"]
-        done = subprocess.run(command, env=clean_environment(Path()), text=True, capture_output=True, check=False)
+        done = subprocess.run(
+            command, env=clean_environment(Path()), text=True, errors="replace", capture_output=True, check=False
+        )
         if done.returncode:
             yield (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 

@@ -15,7 +15,7 @@ from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.attempt_files import read_job, read_result
 from paribus.run_folder.checkpoints import damaged_files, publish
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
-from paribus_runners.environments import FOLDER, own_code
+from paribus_runners.environments import FOLDER, Environment, own_code
 
 RUN = "import sys, pathlib; from paribus.contract import load_runner; load_runner('trl').run(pathlib.Path(sys.argv[1]))"
 
@@ -77,6 +77,25 @@ def test_a_program_that_writes_nothing_is_ended(job):
         load_runner("trl").run(folder.path)
     left = int((folder.path / "trl" / "pid").read_text())
     assert not Identity.of(left).start  # gone, or a zombie that nobody has waited for
+
+
+def test_what_fails_in_the_environment_is_shown_whatever_its_encoding(tmp_path, monkeypatch):
+    """A library may print in the encoding of another language: each way to start the program shows its last line."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nprintf 'kein Speicher f\\374r Gr\\366\\337eres\\n' >&2; exit 1\n")
+    python.chmod(0o755)
+    shown = "kein Speicher f�r Gr��eres"
+    trl, verl = load_runner("trl"), load_runner("verl")
+    for runner in (trl, verl):
+        mine = Environment(runner.name, runner.here / "requirements.lock", tmp_path)
+        monkeypatch.setattr(type(runner), "environment", lambda *_, mine=mine: mine)
+    recipe = resolve_base("grpo", {"kl": "off", "task": "chain"}).recipe
+    with pytest.raises(ParibusError, match=f"could not be made in TRL's environment: {shown}"):
+        trl.prepare(recipe, tmp_path)
+    assert list(verl.check()) == [shown]
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert list(trl.check()) == [f"training ended with exit status 1: {shown}"]
 
 
 def test_versions_that_changed_after_the_plan_are_refused(job):
