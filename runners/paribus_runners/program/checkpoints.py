@@ -39,7 +39,7 @@ class Outbox:
 
         Raises:
             RunFolderError: it cannot be written, or the run was given to another attempt.
-            RunnerError: it is empty, or holds more than files and folders.
+            RunnerError: it is empty, holds more than files and folders, or has a file whose name is not UTF-8.
         """
         ready = sorted((step, path) for step, path in self._waiting() if step <= done)
         for step, path in ready:
@@ -63,6 +63,9 @@ class Outbox:
 
 def _refuse_odd_files(folder: Path) -> None:
     entries = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    for name in (path.relative_to(folder).as_posix() for path in entries):
+        if name != name.encode(errors="replace").decode():  # JSON has no such text: the manifest would be wrong
+            raise RunnerError(f"{name!a} in the checkpoint {folder.name} is no name in UTF-8: give the file another")
     odd = next((path for path in entries if path.is_symlink() or not path.is_file()), None)
     if odd is not None:
         raise RunnerError(f"{odd.name} in the checkpoint {folder.name} is no plain file: copy what links lead to")

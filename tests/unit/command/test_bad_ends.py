@@ -77,6 +77,12 @@ CASES = {
         "evaluate(0); line(0); os.mkdir(out + '/checkpoints/step-000000'); time.sleep(60)",
         "the checkpoint step-000000 is empty",
     ),
+    "names a file of its checkpoint in no UTF-8": (
+        "evaluate(0); line(0); os.mkdir(out + '/checkpoints/x'); os.mkdir(out + '/checkpoints/x/model')\n"
+        "open(os.fsencode(out) + b'/checkpoints/x/model/gr\\xfc\\xdf', 'w').close()\n"
+        "os.rename(out + '/checkpoints/x', out + '/checkpoints/step-000000'); time.sleep(60)",
+        r"'model/gr\udcfc\udcdf' in the checkpoint step-000000 is no name in UTF-8",
+    ),
     "links in its checkpoint": (
         "evaluate(0); line(0); os.mkdir(out + '/checkpoints/x'); os.symlink('/etc/passwd', out + '/checkpoints/x/w')\n"
         "os.rename(out + '/checkpoints/x', out + '/checkpoints/step-000000'); time.sleep(60)",
