@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from filelock import FileLock
 
 from paribus.contract import EvaluationSet, Job
 from paribus.errors import ParibusError, RunnerError
 from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import fingerprint_of
-from paribus.run_folder.folder import Evaluation, RunFolder, read_evaluation
+from paribus.run_folder.folder import Evaluation, RunFolder, read_evaluation, write_json
 from paribus_runners.program.lines import MOST_AT_ONCE, Lines, as_object, is_there
 from paribus_runners.program.mapping import Answers, AnswersOf, LogMapping, step_in
 
@@ -161,16 +162,11 @@ class Evaluations:
 def _agreed(record: Path, mine: Mapping[str, str]) -> Mapping[str, str]:
     """Return what the first run has recorded; that is ``mine`` if none has."""
     record.parent.mkdir(parents=True, exist_ok=True)
-    temporary = record.with_name(f".{record.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(dict(mine)))
-    try:
-        os.link(temporary, record)
-    except FileExistsError:
-        with suppress(ValueError, KeyError, TypeError):  # one that a full disk has cut is no evidence
+    with FileLock(record.with_suffix(".lock")):
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # one that was cut is no evidence
             found = json.loads(record.read_text())
             return {"problems": str(found["problems"]), "run": str(found["run"])}
-    finally:
-        temporary.unlink(missing_ok=True)
+        write_json(record, dict(mine))
     return mine
 
 
