@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paribus.errors import RunnerError
+from paribus.run_folder.json_text import shown
 from paribus_runners.tasks import Message
 
 
@@ -59,6 +60,14 @@ def no_end(name: str) -> str:
     return (
         f"`model.name: {name}` names no end-of-sequence token: responses could not end. Set `eos_token_id` in its "
         "generation_config.json, or `eos_token` of its tokenizer"
+    )
+
+
+def no_token(prompt: str) -> str:
+    """Return what is wrong with a prompt that becomes no token, and the remedy."""
+    return (
+        f"the prompt {shown(prompt)} becomes no token, and there is nothing to continue: the model's tokenizer knows "
+        "none of its characters. Leave this prompt out, or choose a model whose tokenizer knows them"
     )
 
 

@@ -11,6 +11,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def examine(recipe: Recipe, evaluate: Evaluate, processes: int | None = None) ->
         read = {"train": _lines(recipe.task.train), "heldout": _lines(recipe.task.heldout)}
         own = Examination(warnings=tuple(_unanswerable(recipe.task, read)))
         written = [entry.problem.prompt for found in read.values() for entry in found.entries]
-        longest = max(_lengths(written, model.tokenizer), default=0)
+        lengths = _lengths(written, model.tokenizer)
+        own, longest = replace(own, faults=tuple(_empty(read, written, lengths))), max(lengths, default=0)
     sets = _sets(recipe.task, model, evaluate, read, limit, given)
     chats = any(isinstance(task, DatasetTask) and task.template == "chat" for task in tasks)
     heard = [warning for each in (own, *sets) for warning in each.warnings]
@@ -153,7 +155,7 @@ def _own(
         written, wrong = _prompts(task, model, read)
         lengths = _lengths(written, model.tokenizer)
         facts = [_counts(task, read), *_shown(written, lengths, model, read["train"].entries[0])]
-        faults += wrong
+        faults += [*wrong, *_empty(read, written, lengths)]
         warnings += [*_overlap(read["train"], read["heldout"]), *_few(read["heldout"], problems)]
         warnings += [
             *_unanswerable(task, read),
@@ -208,8 +210,8 @@ def _set(
         if read:
             heldout = read["heldout"]
             written, wrong = _prompts(task, model, read)
-            faults += wrong
             lengths = _lengths(written, model.tokenizer)
+            faults += [*wrong, *_empty(read, written, lengths)]
             warnings += _too_long(f"{where}.max_new_tokens", lengths, limit, model.context, given)
             facts.append(f"`{where}`: {_count(heldout, 'problems', place_of(task.heldout))}")
             warnings += _few(heldout, problems, where, f"{where}.task.heldout")
@@ -297,6 +299,15 @@ def _lengths(written: Sequence[str], tokenizer: Any) -> list[int]:
         return []
     special = not isinstance(written[0], Rendered)
     return [len(ids) for ids in tokenizer(list(map(str, written)), add_special_tokens=special).input_ids]
+
+
+def _empty(read: Mapping[str, Entries], written: Sequence[str], lengths: Sequence[int]) -> list[str]:
+    """Return the first prompt that becomes no token, if there is one and the tokens can be counted."""
+    if 0 not in lengths:
+        return []
+    first = lengths.index(0)
+    places = [f"`task.{name}`: {entry.place}" for name, found in read.items() for entry in found.entries]
+    return [f"{places[first]}: {chat.no_token(written[first])}"]
 
 
 def _too_long(place: str, lengths: Sequence[int], limit: int, context: int | None, given: int) -> list[tuple[str, str]]:

@@ -136,7 +136,11 @@ class Policy:
         return chat.render(self.tokenizer, messages)
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each prompt; one that a chat template wrote gets no further special tokens."""
+        """Return the tokens of each prompt; one that a chat template wrote gets no further special tokens.
+
+        Raises:
+            RunnerError: a prompt becomes no token.
+        """
         blank = self.tokenizer.pad_token_id
         tokens: list[list[int]] = [[]] * len(prompts)
         for done in (False, True):
@@ -144,6 +148,8 @@ class Policy:
             if places:
                 texts = [str(prompts[i]) for i in places]
                 for i, ids in zip(places, self.tokenizer(texts, add_special_tokens=not done).input_ids, strict=True):
+                    if not ids:
+                        raise RunnerError(chat.no_token(prompts[i]))
                     tokens[i] = ids
         return [[blank] * (self.width - len(ids)) + ids for ids in tokens]
 
