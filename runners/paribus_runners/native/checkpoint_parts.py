@@ -1,13 +1,13 @@
 """The parts of a checkpoint that other processes than the first hold: they meet in a folder of the attempt.
 
-With ``compute.sharding: optimizer`` each process writes its share of the optimizer's state into ``parts/step-000040/``
-and trains on; the first one moves the files into the checkpoint that it writes. Nothing is sent between processes: on
-SIGTERM each leaves where it is, so that none may wait for a message that another no longer sends.
+With ``compute.sharding: optimizer`` each process writes its share of the optimizer's state into a folder of its own,
+``parts/step-000040-2/``, and trains on; the first one moves the files into the checkpoint that it writes. Nothing is
+sent between processes: on SIGTERM each leaves where it is, so that none may wait for a message that another no longer
+sends.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.native.checkpoint import write_optimizers
+from paribus_runners.native.launch import PARTS
 from paribus_runners.native.learner import Learner
 
 LOOK_S = 0.01
@@ -34,7 +35,7 @@ class Parts:
     """
 
     def __init__(self, attempt: RunFolder, learner: Learner) -> None:
-        self._folder, self._learner, self._world = attempt.path / "parts", learner, learner.world
+        self._folder, self._learner, self._world = attempt.path / PARTS, learner, learner.world
         self._newest = -1
         self._needed = learner.optimizer.sharded
 
@@ -57,11 +58,10 @@ class Parts:
         """
         if not self._needed or step == self._newest:
             return
-        place, written = self._place(step), self._folder / f"writing-{self._world.rank}"
+        written = self._folder / f"writing-{self._world.rank}"
         written.mkdir(parents=True, exist_ok=True)
-        place.mkdir(exist_ok=True)
         write_optimizers(self._learner, written)
-        written.replace(place / str(self._world.rank))
+        written.replace(self._part(step, self._world.rank))
         self._newest = step
 
     def take(self, step: int, checkpoint: Path) -> None:
@@ -72,23 +72,20 @@ class Parts:
         """
         if not self._needed:
             return
-        place = self._place(step)
-        try:
-            for rank in range(1, self._world.size):
-                part = place / str(rank)
-                while not part.is_dir():
-                    if self._gone(rank).exists() and not part.is_dir():
-                        raise PartMissing(f"process {rank} of {self._world.size} has left before step {step} was saved")
-                    self._world.phases.wait(True)
-                    time.sleep(LOOK_S)
-                self._world.phases.wait(False)
-                for file in part.iterdir():
-                    file.replace(checkpoint / file.name)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+        for rank in range(1, self._world.size):
+            part = self._part(step, rank)
+            while not part.is_dir():
+                if self._gone(rank).exists() and not part.is_dir():
+                    raise PartMissing(f"process {rank} of {self._world.size} has left before step {step} was saved")
+                self._world.phases.wait(True)
+                time.sleep(LOOK_S)
+            self._world.phases.wait(False)
+            for file in part.iterdir():
+                file.replace(checkpoint / file.name)
+            part.rmdir()
 
-    def _place(self, step: int) -> Path:
-        return self._folder / f"step-{step:06d}"
+    def _part(self, step: int, rank: int) -> Path:
+        return self._folder / f"step-{step:06d}-{rank}"
 
     def _gone(self, rank: int) -> Path:
         return self._folder / f"gone-{rank}"

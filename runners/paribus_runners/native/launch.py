@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,9 @@ CORES = "OMP_NUM_THREADS"
 
 COMMAND = (sys.executable, "-P", "-m", "paribus_runners.native.rank")
 """What starts one process. It imports torch again: a process that has computed cannot fork its threads and devices."""
+
+PARTS = "parts"
+"""Folder of an attempt in which its processes leave parts of checkpoints (:mod:`.checkpoint_parts`)."""
 
 _LOOK_S = 0.05
 _STOPPED = (PREEMPTED, -signal.SIGTERM)
@@ -126,6 +130,7 @@ def run_here(
             for process in started:
                 process.kill()
             _wait(started)
+            shutil.rmtree(folder / PARTS, ignore_errors=True)  # what the first one has not taken
     if started[0].returncode:
         raise SystemExit(PREEMPTED)
 

@@ -163,7 +163,9 @@ def test_a_run_is_over_when_all_processes_are(ranks: Callable[[str], Path]) -> N
     """The first one writes the result; that another was stopped when it had nothing left to do is no matter."""
     folder = ranks("sys.exit(0)")
     (folder / "stand_in.py").write_text((folder / "stand_in.py").read_text().replace("time.sleep(1000)", "sys.exit(0)"))
+    (folder / "parts" / "step-000002-1").mkdir(parents=True)
     launch(folder, 2, cpu=True)
+    assert not (folder / "parts").exists()  # of a checkpoint that the first one did not finish
 
 
 def test_no_process_and_no_file_outlives_its_parent(

@@ -21,7 +21,7 @@ from paribus.recipe import factors as f
 from paribus.recipe.recipe import Compute, Lora, Model, Optimizer, Recipe
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder, read_json
-from paribus_runners.native import head, main, resume
+from paribus_runners.native import checkpoint_parts, head, main, resume
 from paribus_runners.native.checkpoint_parts import PartMissing, Parts
 from paribus_runners.native.host_memory import HostMemory
 from paribus_runners.native.learner import Learner
@@ -32,6 +32,7 @@ from paribus_runners.native.runner import NativeRunner
 from paribus_runners.native.world import World
 from support.native_runs import STATES, changed, lines_of, same, signal_after, weights_of
 from support.ranks import ends_of_ranks, in_ranks
+from support.site import until
 
 JobFolder = Callable[..., Path]
 SHARDED = Compute(sharding="optimizer")
@@ -298,6 +299,38 @@ def test_the_first_process_waits_for_no_part_of_one_that_has_left(
     said = pickle.loads((tmp_path / "ranks" / "0.pickle").read_bytes())
     assert said == "process 1 of 2 has left before step 4 was saved"
     assert [p.name for p in place.iterdir()] == ["optimizer-00002-of-00002.safetensors"]
+
+
+def test_a_part_that_comes_too_late_is_no_failure(
+    recipe: Recipe, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three processes one leaves without its part; the first waits for no part while the third writes its own."""
+    recipe = changed(recipe, compute=SHARDED)
+    attempt, place, writing, over = RunFolder(tmp_path / "a1"), tmp_path / "c", tmp_path / "writing", tmp_path / "over"
+    attempt.path.mkdir()
+    place.mkdir()
+    write = checkpoint_parts.write_optimizers
+
+    def late(*given: Any) -> None:
+        writing.touch()
+        until(over.exists)
+        write(*given)
+
+    def action(here: World) -> None:
+        parts = Parts(attempt, Learner.of(recipe, policy, here))
+        if here.rank == 0:
+            until(writing.exists)
+            with pytest.raises(PartMissing, match="process 1 of 3"):
+                parts.take(3, place)
+            over.touch()
+            return
+        with parts.noting_an_early_end():
+            if here.rank == 2:
+                monkeypatch.setattr(checkpoint_parts, "write_optimizers", late)
+                parts.put(3)
+            raise SystemExit(75)
+
+    assert ends_of_ranks(3, tmp_path / "ranks", action) == [0, 75, 75]
 
 
 def test_a_checkpoint_without_a_part_is_not_used(
