@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,18 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
     assert outputs[0] == outputs[1]
     assert (tmp_path / "made").read_text() == "made\n"
     assert {p.name for p in (tmp_path / "cache" / "models").iterdir()} <= {"f" * 64, "f" * 64 + ".lock"}
+
+
+def test_a_power_cut_leaves_no_empty_files_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are on the disk before the folder gets the name by which all later runs take it."""
+    written: list[tuple[bool, set[str]]] = []
+    place = tmp_path / "models"
+    monkeypatch.setattr(
+        os, "sync", lambda: written.append(((place / "f").exists(), {p.name for p in place.glob("f.*.partial/*")}))
+    )
+    few = dataclasses.replace(WarmUp.of(SearchTask()), stages=(Stage(traces="clean", steps=1),), prompts=2)
+    folder = make.make(tmp_path, "f", TINY, few)
+    assert written == [(False, {p.name for p in folder.iterdir()})]
 
 
 def test_it_is_the_same_whatever_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ def make(cache: Path, fingerprint: str, spec: TinySpec, warm_up: WarmUp) -> Path
                 train(policy, warm_up)
             policy.model.save_pretrained(partial)
             policy.tokenizer.save_pretrained(partial)
+            os.sync()  # a power cut must leave no empty files under a name that later runs trust
             partial.replace(folder)
     return folder
 
