@@ -95,7 +95,10 @@ def launch(folder: Path, size: int, *, cpu: bool, nodes: int = 1) -> None:
     """
     ranks, environment = Ranks(folder=str(folder), size=size, nodes=nodes, cpu=cpu), _environment(size, nodes, cpu=cpu)
     with termination() as asked, other_nodes(ranks, environment) if nodes > 1 else nullcontext((ranks, ())) as found:
-        run_here(found[0], 0, environment, asked, found[1])
+        try:
+            run_here(found[0], 0, environment, asked, found[1])
+        finally:
+            shutil.rmtree(folder / PARTS, ignore_errors=True)  # what the first process has not taken
 
 
 def run_here(
@@ -130,7 +133,6 @@ def run_here(
             for process in started:
                 process.kill()
             _wait(started)
-            shutil.rmtree(folder / PARTS, ignore_errors=True)  # what the first one has not taken
     if started[0].returncode:
         raise SystemExit(PREEMPTED)
 
