@@ -46,7 +46,11 @@ class ClusterSite(Site):
     def start(self, *arguments, engine=None, home="home", step_s=0.02, rules=()):
         """Start `paribus run`."""
         command = ("run", "faked.yaml", "--no-report", "--home", home, "--engine", engine or self.engine)
-        return super().start(*command, *arguments, step_s=step_s, rules=rules)
+        return self.begin(*command, *arguments, step_s=step_s, rules=rules)
+
+    def begin(self, *arguments, **keywords):
+        """Start a command of `paribus`."""
+        return super().start(*arguments, **keywords)
 
     def run(self, *arguments, **keywords):
         """Run `paribus run` to its end; return its exit status and output."""

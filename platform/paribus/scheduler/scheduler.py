@@ -185,7 +185,7 @@ class Scheduler:
         shared = shared_parts(study.plan.runner, (a for a in study.plan.all_arms if a.key in unfinished))
         parts = {name: recipe for name, recipe in shared.items() if not prepared(self._store.home, name)}
         say = self._say_of(study)
-        setup = SetupJobs(self._engine, self._store.home, study.plan.runner, parts, need, say) if parts else None
+        setup = SetupJobs(self._engine, self._store.home, study.plan.runner, parts, need.a_node, say) if parts else None
         self._active[study.id] = ActiveStudy(study=study, need=need, setup=setup)
 
     def need(self, study: StudyRecord) -> Need:

@@ -14,5 +14,5 @@
 #SBATCH --output=/share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.log
 
 export PARIBUS_GRACE_S=90 PARIBUS_PATIENCE_S=inf
-export PARIBUS_ON_NODE='srun --overlap --nodes=1 --ntasks=1 --kill-on-bad-exit=1 --input=none --mpi=none --quiet --cpu-bind=none --cpus-per-task=2 --gres=gpu:a100:8 --relative={node}'
+export PARIBUS_ON_NODE='srun --overlap --nodes=1 --ntasks=1 --kill-on-bad-exit=1 --input=none --mpi=none --quiet --cpus-per-task=2 --gres=gpu:a100:8 --relative={node}'
 exec /share/venv/bin/python -m paribus.engines.launch remote /share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.exit paribus.attempt.supervisor /share/home/runs/0123/a1 /share/home/server.json 3

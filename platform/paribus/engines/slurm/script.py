@@ -212,7 +212,7 @@ def _a_node(options: SlurmOptions, need: Need) -> Iterator[str]:
 def _on_node(options: SlurmOptions, need: Need) -> str:
     """Return the words that start a command on another node of the job, beside whatever runs there."""
     alone = ("--overlap", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1", "--input=none", "--mpi=none")
-    return " ".join(["srun", *alone, "--quiet", "--cpu-bind=none", *_a_node(options, need), "--relative={node}"])
+    return " ".join(["srun", *alone, "--quiet", *_a_node(options, need), "--relative={node}"])
 
 
 def _quoted(text: str) -> str:
