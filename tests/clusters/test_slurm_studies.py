@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +19,12 @@ base:
   set:
     model: tiny
     task: search
-    schedule: {steps: 60, prompts_per_step: 8, group_size: 4, minibatches: 1, epochs: 1, max_new_tokens: 20}
+    schedule: {steps: 30, prompts_per_step: 8, group_size: 4, minibatches: 1, epochs: 1, max_new_tokens: 20}
 tricks:
   clip_higher: {clip.high: 0.28}
 designs: {solo: {kind: add_one}}
 seeds: {n: 1}
-evaluate: {every: 60, problems: 16, primary: eval/heldout/avg_at_1, checkpoint: final}
+evaluate: {every: 30, problems: 16, primary: eval/heldout/avg_at_1, checkpoint: final}
 runner: {kind: native, processes: 2}
 resources: {gpus: 0, nodes: 2}
 """
@@ -63,7 +65,8 @@ def test_a_run_on_two_nodes_outlives_a_process_that_is_killed_on_the_second(slur
     assert "2 CPU on 2 nodes" in output
     attempts = sorted((a.token, a.outcome) for a in slurm_site.attempts("pair"))
     assert attempts == [(1, "retry"), (1, "succeed"), (2, "succeed")], output
-    assert not any(os.path.exists(f"/proc/{sign.pid}") for sign in (first, second))
+    assert not any(Path(f"/proc/{sign.pid}").exists() for sign in (first, second))
+    shutil.copytree(slurm_site.home / "cache", slurm_site.path / "there" / "cache")  # the model need not be made again
     file.write_text(ON_TWO_NODES.replace(", nodes: 2", ""))
     status, output = slurm_site.ended(slurm_site.begin(*command, "there", "--engine", "local"))
     assert status == 0, output

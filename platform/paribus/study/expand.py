@@ -251,12 +251,11 @@ def _with_support(arm: Arm, runner: Runner, options: Options, evaluate: Evaluate
 
 def _resources(declared: Resources, needs: Sequence[Requirements]) -> Resources:
     """Return what each run holds: what the study declares, else what the runner cannot do without."""
-    gpus, cpus, nodes = declared.gpus, declared.cpus, declared.nodes
-    cores = nodes * ceil(max(need.least_cpus for need in needs) / nodes)
+    gpus, cpus, nodes, cores = declared.gpus, declared.cpus, declared.nodes, max(need.least_cpus for need in needs)
     if gpus is None and any(need.most_gpus == 0 for need in needs):
         gpus = 0.0  # else an engine with GPUs would give one that the run cannot use
     if cpus is None and cores > 1:
-        cpus = cores
+        cpus = nodes * ceil(cores / nodes)
     return Resources(gpus=gpus, cpus=cpus, nodes=nodes)
 
 

@@ -56,6 +56,7 @@ class FakeRunner(RunnerBase):
         missing: pairs of a ``clip.kind`` and why recipes with it are unsupported.
         approximate: pairs of a ``clip.kind`` and why recipes with it are trained approximately.
         gpus: least and most GPUs of a run.
+        processes: as in :class:`paribus.contract.Requirements`.
         samples_with_training_code: as in :class:`paribus.contract.Requirements`.
         version: changes the hash of the code, as a new version of a trainer would.
     """
@@ -67,6 +68,7 @@ class FakeRunner(RunnerBase):
     missing: tuple[tuple[str, str], ...] = ()
     approximate: tuple[tuple[str, str], ...] = ()
     gpus: tuple[float, float | None] = (0.0, None)
+    processes: int | None = 1
     samples_with_training_code: bool = True
     version: str = "1"
 
@@ -83,10 +85,13 @@ class FakeRunner(RunnerBase):
         )
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
-        """Return :attr:`gpus` and :attr:`samples_with_training_code`."""
+        """Return :attr:`gpus`, :attr:`processes` and :attr:`samples_with_training_code`."""
         least, most = self.gpus
         return Requirements(
-            least_gpus=least, most_gpus=most, samples_with_training_code=self.samples_with_training_code
+            least_gpus=least,
+            most_gpus=most,
+            processes=self.processes,
+            samples_with_training_code=self.samples_with_training_code,
         )
 
     def hashes(self, recipe: Recipe, options: Options) -> Hashes:

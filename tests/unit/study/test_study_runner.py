@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,31 @@ def test_gpus_outside_of_the_runners_bounds_are_refused(
     assert f"{reason} (arms: `base`, `sapo`)" in str(caught.value)
     assert "no soft_gate (arms: `sapo`)" in str(caught.value)
     assert make_plan(read(f"study: s\n{REST}"), FakeRunner(gpus=bounds)).resources.gpus is None
+
+
+@pytest.mark.parametrize(
+    ("resources", "processes", "reason"),
+    [
+        ("{gpus: 2, nodes: 2}", 1, "It trains on one node: remove `nodes` from `resources`."),
+        ("{nodes: 2}", None, "On several nodes it trains in one process a GPU: declare `gpus` in `resources`, too."),
+        ("{gpus: 0, nodes: 2}", 3, "Its 3 processes cannot be dealt out equally to 2 nodes."),
+        ("{gpus: 2, nodes: 2}", None, ""),
+        ("{gpus: 0, nodes: 2}", 4, ""),
+        ("{gpus: 2}", 1, ""),
+    ],
+)
+def test_nodes_need_a_runner_that_trains_on_them(
+    read: Read, resources: str, processes: int | None, reason: str
+) -> None:
+    """No process is left out, and no node stays empty."""
+    study = read(f"study: s\nresources: {resources}\n{REST}")
+    runner = FakeRunner(processes=processes)
+    if reason:
+        with pytest.raises(UnsupportedRecipe, match=re.escape(f"{reason} (arms: `base`, `sapo`)")):
+            make_plan(study, runner)
+    else:
+        plan = make_plan(study, runner)
+        assert PLAN.validate_json(PLAN.dump_json(plan)).resources == study.spec.resources
 
 
 def test_a_plan_keeps_hashes_and_knows_whether_they_still_hold(read: Read) -> None:
