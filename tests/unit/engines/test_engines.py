@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from paribus.contract import Need, Resources
-from paribus.engines.base import EngineSettings, JobState, Status, load_engine
+from paribus.engines.base import EngineSettings, JobState, Status, load_engine, need_of
 from paribus.engines.inline import InlineEngine
 from paribus.engines.local import LocalEngine, visible_gpus
 from paribus.errors import ParibusError, TooLarge
@@ -64,6 +64,13 @@ def test_a_killed_server_ends_its_jobs_and_is_started_again(local, tmp_path):
     until(lambda: gone(pid))
     local.submit(job("exit", 5), "second")
     assert ended(local, "second").exit_code == 5
+
+
+def test_an_engine_without_gangs_refuses_several_nodes(local):
+    """Also one of others, which knows nothing of them: a run never gets less than its study declares."""
+    with pytest.raises(TooLarge, match=r"asks for 16 GPUs on 2 nodes; the engine `local` gives a run one node\. R"):
+        need_of(local, Resources(gpus=16, nodes=2))
+    assert need_of(local, Resources(cpus=1)).nodes == 1
 
 
 def test_of_a_job_that_has_ended_no_more_is_kept_than_its_end(local):
