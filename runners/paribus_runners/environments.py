@@ -153,7 +153,7 @@ def installed_versions(folder: Path) -> Mapping[str, str]:
     """Return package to version of what is installed in an environment, from its metadata alone."""
     places = [str(p) for p in folder.glob("lib/python3*/site-packages")]
     found = distributions(path=places) if places else ()
-    whole = (d for d in found if d.read_text("METADATA"))  # where pip was killed, there is none
+    whole = (d for d in found if d.read_text("METADATA") or d.read_text("PKG-INFO"))  # none where pip was killed
     return {_canonical(d.metadata["Name"]): d.version for d in whole}
 
 

@@ -246,6 +246,7 @@ def check_tokens(compose, laptop, token):
 
 def among_runs(found):
     """Return whether some runs have ended and others run."""
+    assert found["states"] != {"SUCCEEDED": 12}, "the study was over before the fault: give it more steps"
     return found["results"] > 1 and found["states"].get("RUNNING")
 
 
@@ -318,7 +319,7 @@ def check_faults(compose):
     print("compose: after the faults:", json.dumps(found))
     assert (found["results"], found["copies"], found["doubled"]) == (12, 12, 0)
     assert found["again"] > before["again"], "the kill interrupted no run"  # `down` has interrupted some before
-    assert found["points"] > 12 * 40
+    assert found["points"] > 12 * 160
     assert found["violations"] == []
     assert found["user"] == (10001 if compose.containers else os.getuid())
     # its exit status also depends on MLflow's answer within 30 s, which a busy machine may miss

@@ -25,6 +25,8 @@ HEAD = 160
 """Bytes of the line; the file is written in place, so that a sign of progress costs one small write."""
 DUMP = signal.SIGUSR2
 """Signal on which a process appends the stacks of its threads; faulthandler needs no lock of Python's for it."""
+STOP = signal.SIGUSR1
+"""Signal that asks the processes of another node to stop: what started them there would end them at once on SIGTERM."""
 EVERY_S = 0.5
 """Seconds between two writes within a phase: signs of progress may come a thousand times a second."""
 
@@ -67,7 +69,8 @@ class Phases:
         """Write into the folder of an attempt for the duration, and answer :data:`DUMP`."""
         path = attempt / "phases" / str(rank)
         path.parent.mkdir(exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        kept = os.O_SYNC if elsewhere else 0  # NFS shows another node what was written half a minute later
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | kept, 0o644)
         try:
             os.lseek(file, HEAD, os.SEEK_SET)  # where the stacks go
             faulthandler.register(DUMP, file=file, all_threads=True)

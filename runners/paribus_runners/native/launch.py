@@ -94,11 +94,12 @@ def launch(folder: Path, size: int, *, cpu: bool, nodes: int = 1) -> None:
             signal has killed one of them.
     """
     ranks, environment = Ranks(folder=str(folder), size=size, nodes=nodes, cpu=cpu), _environment(size, nodes, cpu=cpu)
-    with termination() as asked, other_nodes(ranks, environment) if nodes > 1 else nullcontext((ranks, ())) as found:
-        try:
+    others = other_nodes(ranks, environment) if nodes > 1 else nullcontext((ranks, ()))
+    try:
+        with termination() as asked, others as found:
             run_here(found[0], 0, environment, asked, found[1])
-        finally:
-            shutil.rmtree(folder / PARTS, ignore_errors=True)  # what the first process has not taken
+    finally:
+        shutil.rmtree(folder / PARTS, ignore_errors=True)  # what the first process has not taken
 
 
 def run_here(
@@ -176,6 +177,8 @@ def _raise_failure(
             )  # real-time ones lack one
             sys.stderr.write(f"{who} was killed by {name}\n")
             raise SystemExit(KILLED - code)
+        if code > KILLED:  # it has said why
+            raise SystemExit(code)
         note = scratch / f"{rank}.error"
         reason = note.read_text(encoding="utf-8") if note.exists() else f"exit status {code}"
         raise RunnerError(f"{who} failed: {reason}")

@@ -22,14 +22,11 @@ from paribus.engines.base import ON_NODE
 from paribus.engines.process import handled
 from paribus.errors import ParibusError, RunnerError
 from paribus.failures import KILLED
-from paribus.run_folder.phases import DUMP
+from paribus.run_folder.phases import DUMP, STOP
 from paribus_runners.native.world import Address
 
 COMMAND = (sys.executable, "-P", "-m", "paribus_runners.native.node")
 """What runs on another node."""
-STOP = signal.SIGUSR1
-"""Asks it to stop: the program that started it there passes this signal on, and would end it at once on SIGTERM."""
-
 _AGAIN_S = 1.0
 _STOPPED = (PREEMPTED, KILLED + STOP, KILLED + signal.SIGTERM)
 
@@ -70,7 +67,7 @@ class OtherNode:
     """
 
     def __init__(self, number: int, words: str, ranks: Ranks, store: Any, environment: Mapping[str, str]) -> None:
-        self._who, self._store, self._failed = f"node {number} of {ranks.nodes}", store, failed(number)
+        self._who, self._number, self._store = f"node {number + 1} of {ranks.nodes}", number, store
         self._asked = float("-inf")
         command = [part.replace("{node}", str(number)) for part in shlex.split(words)]
         settings = json.dumps({**asdict(ranks), "node": number})
@@ -86,7 +83,7 @@ class OtherNode:
     @property
     def stopped(self) -> bool:
         """Whether it ended because it was asked to."""
-        return self._process.poll() in _STOPPED
+        return self._status() in _STOPPED
 
     def ask_to_stop(self) -> None:
         """Ask its processes for a checkpoint, again and again: a signal that comes before they start is lost."""
@@ -104,18 +101,25 @@ class OtherNode:
 
         Raises:
             RunnerError: one of its processes has failed.
-            SystemExit: with more than :data:`KILLED` if a signal has killed one of them.
+            SystemExit: with more than :data:`KILLED` if a signal has killed one of them, or the node is lost.
         """
-        code = self._process.poll()
+        code = self._status()
         if not code or self.stopped:
             return
-        code = KILLED - code if code < 0 else code
+        if not self._store.check([ended(self._number)]):
+            sys.stderr.write(f"{self._who} is lost: what starts processes there ended with exit status {code}\n")
+            raise SystemExit(KILLED + signal.SIGHUP)
         if code > KILLED:
             sys.stderr.write(f"a process on {self._who} was killed by signal {code - KILLED}\n")
             raise SystemExit(code)
-        if self._store.check([self._failed]):
-            raise RunnerError(self._store.get(self._failed).decode())
-        raise RunnerError(f"{self._who} cannot be used: what starts processes there ended with exit status {code}")
+        raise RunnerError(self._store.get(failed(self._number)).decode())
+
+    def _status(self) -> int | None:
+        """Return its exit status, by its own word if there is one: what started it may end with another."""
+        code = self._process.poll()
+        if code is not None and self._store.check([ended(self._number)]):
+            return int(self._store.get(ended(self._number)))
+        return code
 
     def end(self) -> None:
         """Kill what is left there."""
@@ -126,6 +130,11 @@ class OtherNode:
 def failed(number: int) -> str:
     """Return the name of the reason why a node has failed, in the store where the nodes meet."""
     return f"failed/{number}"
+
+
+def ended(number: int) -> str:
+    """Return the name of the exit status of what runs on a node, in that store."""
+    return f"ended/{number}"
 
 
 @contextmanager

@@ -14,13 +14,16 @@ from typing import Any
 from paribus.engines.process import die_with_parent
 from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import RunFolder
+from paribus.run_folder.phases import STOP
 
 
 def main() -> None:
     """Train, as the process that the first argument describes."""
     settings = json.loads(sys.argv[1])
     die_with_parent(settings["parent"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its children in order
+    # both are for the parent, which ends its children in order; they may come to the whole group, or tree
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(STOP, signal.SIG_IGN)
     faulthandler.enable(sys.stderr)
     code = 1
     try:

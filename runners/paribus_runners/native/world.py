@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import sys
 import time
@@ -24,6 +25,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from paribus.errors import RunnerError
+from paribus.failures import KILLED
 from paribus.run_folder.phases import Phases
 
 T = TypeVar("T")
@@ -47,14 +49,19 @@ def at(address: Address) -> Any:
     """Return the store of ``torch.distributed`` at an address, where the processes of several nodes meet.
 
     Raises:
-        RunnerError: it has not answered within :data:`MEETING`.
+        SystemExit: it has not answered within :data:`MEETING`; as after a signal from outside.
     """
     try:
         return dist.TCPStore(*address, is_master=False, timeout=MEETING)  # type: ignore[attr-defined]
     except RuntimeError as error:
-        raise RunnerError(
-            f"{socket.gethostname()} cannot reach the first node of the run at {address[0]}, port {address[1]}: {error}"
-        ) from error
+        there = f"the first node of the run at {address[0]}, port {address[1]}"
+        raise outage(f"{socket.gethostname()} cannot reach {there}: {error}") from error
+
+
+def outage(message: str) -> SystemExit:
+    """Say that the network between the nodes is the cause, and return what ends a run as a signal from outside does."""
+    sys.stderr.write(f"{message}\n")
+    return SystemExit(KILLED + signal.SIGHUP)
 
 
 class World:
@@ -64,13 +71,14 @@ class World:
         rank: which of them this is, from 0. The first one writes all files.
         rank_here: which of those on this node.
         size: how many there are.
+        nodes: on how many nodes.
         elsewhere: whether the first one is on another node.
         while_waiting: called again and again while others have not arrived; it may raise an exception to leave.
         phases: what this process is doing, for the supervisor.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, nodes: int = 1) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.nodes = rank, size, nodes
         self.rank_here, self.elsewhere = rank % (size // nodes), rank >= size // nodes
         self.while_waiting: Callable[[], None] = lambda: None
         self.phases = Phases()
@@ -85,12 +93,14 @@ class World:
 
         Raises:
             RunnerError: there are fewer GPUs than processes, or the others have not come within :data:`MEETING`.
+            SystemExit: the others on several nodes have not come, or cannot be reached.
         """
         here = size // nodes
         if not cpu and (found := torch.cuda.device_count()) < here:
+            each = " on each node" if nodes > 1 else ""
             raise RunnerError(
-                f"this run trains in {here} processes, each on a GPU of its own, and PyTorch finds {found} on this "
-                "machine: set `resources.gpus` to what it has, or install a build of PyTorch for its GPUs"
+                f"this run trains in {here} processes{each}, each on a GPU of its own, and PyTorch finds {found} on "
+                "this machine: set `resources.gpus` to what it has, or install a build of PyTorch for its GPUs"
             )
         named: dict[str, int | str] = {"RANK": rank, "LOCAL_RANK": rank % here}
         named |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": here}
@@ -105,10 +115,18 @@ class World:
         try:
             store.wait([f"here/{other}" for other in range(size)], MEETING)
         except RuntimeError as error:
-            waited = f"{MEETING.total_seconds():g} s"
-            raise RunnerError(f"process {rank} of {size} has waited {waited} for the others to start") from error
-        PartialState(cpu=cpu, store=store, rank=rank, world_size=size, timeout=FOR_EVER)
-        return cls(rank, size, nodes)
+            waited = f"process {rank} of {size} has waited {MEETING.total_seconds():g} s for the others to start"
+            raise (RunnerError(waited) if nodes == 1 else outage(waited)) from error
+        try:
+            PartialState(cpu=cpu, store=store, rank=rank, world_size=size, timeout=FOR_EVER)
+            return cls(rank, size, nodes)
+        except RuntimeError as error:
+            if nodes == 1:
+                raise
+            raise outage(
+                f"{socket.gethostname()} cannot reach the other nodes of the run: {error}. Set GLOO_SOCKET_IFNAME and "
+                "NCCL_SOCKET_IFNAME to the network that joins them (docs/howto/slurm.md)"
+            ) from error
 
     @property
     def writes(self) -> bool:
@@ -162,6 +180,7 @@ class World:
 
         Raises:
             RunnerError: another process is gone, and their parent has not killed this one.
+            SystemExit: the same on several nodes, where the network may be the cause.
         """
         assert work is not None
         pause = 1e-5
@@ -178,7 +197,8 @@ class World:
             while time.monotonic() < until:
                 self.while_waiting()
                 time.sleep(LONGEST_PAUSE_S)
-            raise RunnerError(f"process {self.rank} of {self.size} has lost another one: {error}") from error
+            lost = f"process {self.rank} of {self.size} has lost another one: {error}"
+            raise (RunnerError(lost) if self.nodes == 1 else outage(lost)) from error
 
 
 def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,10 @@ from paribus.attempt.supervisor import Pace, Supervisor
 from paribus.attempt.watchdog import STACKS
 from paribus.contract import Options, Timeouts
 from paribus.engines.base import ON_NODE
-from paribus.errors import ParibusError, RunnerError
+from paribus.errors import ParibusError
+from paribus.failures import from_outside
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import Compute, Recipe
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.phases import Sign, read_signs
 from paribus_runners.native.launch import launch
@@ -109,7 +111,7 @@ def test_a_process_that_is_killed_on_another_node_ends_the_run_from_outside(
     report = supervised(folder)
     thread.join()
     assert (report["do"], report["kind"]) == ("fail", "infrastructure")
-    assert report["reason"] == "a process on node 1 of 2 was killed by signal 9"
+    assert report["reason"] == "a process on node 2 of 2 was killed by signal 9"
     assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
@@ -138,17 +140,50 @@ def test_an_error_on_another_node_is_the_error_of_the_run(recipe: Recipe, job_fo
     assert "process 1 of 2 failed: exit status 3" in supervised(folder)["reason"]
 
 
-@pytest.mark.parametrize(
-    ("words", "error", "said"),
-    [
-        ("", ParibusError, "this run needs 2 nodes, and this job has one: start it by the engine `slurm`"),
-        ("sh -c 'exit 3'", RunnerError, "node 1 of 2 cannot be used: what starts processes there ended with exit"),
-    ],
-)
-def test_nodes_that_are_not_there_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, error: type[Exception], said: str
+@pytest.mark.slow
+def test_the_end_of_what_started_another_node_is_not_taken_for_that_of_its_processes(
+    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`srun` ends with 253 if anything there was out of memory, also a worker whose death the run has survived."""
+    monkeypatch.setenv(ON_NODE, """sh -c '"$@"; exit 253' -""")
+    assert supervised(on_two(job_folder, recipe))["do"] == "finish"
+
+
+@pytest.mark.slow
+def test_a_signal_to_everything_on_a_node_asks_to_stop_all_the_same(
+    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Some clusters pass it on to all processes there, not to the first alone: the shared optimizer is kept."""
+    starter = tmp_path / "starter.py"
+    starter.write_text(
+        "import os, signal, subprocess, sys\n"
+        "process = subprocess.Popen(sys.argv[1:], start_new_session=True)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: os.killpg(process.pid, signal.SIGUSR1))\n"
+        "sys.exit(process.wait())\n"
+    )
+    monkeypatch.setenv(ON_NODE, f"{sys.executable} {starter}")
+    recipe = changed(recipe, schedule={"steps": 10_000}, compute=Compute(sharding="optimizer"))
+    folder = on_two(job_folder, recipe)
+    thread = when_trained(folder, lambda signs: os.killpg(os.getpgid(signs[0].pid), signal.SIGTERM))
+    assert supervised(folder)["do"] == "release"
+    thread.join()
+    assert read_json(folder / "checkpoints" / "index.json")
+    assert not (folder / "parts").exists()
+
+
+def test_nodes_that_are_not_there_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run never trains on fewer nodes than its study declares."""
-    monkeypatch.setenv(ON_NODE, words)
-    with pytest.raises(error, match=said):
+    monkeypatch.setenv(ON_NODE, "")
+    with pytest.raises(ParibusError, match="this run needs 2 nodes, and this job has one: start it by the engine"):
         launch(tmp_path, 2, cpu=True, nodes=2)
+
+
+def test_a_node_that_is_lost_is_a_failure_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm's controller may be away while the step starts: the run is tried again."""
+    monkeypatch.setenv(ON_NODE, "sh -c 'exit 3'")
+    with pytest.raises(SystemExit) as ended:
+        launch(tmp_path, 2, cpu=True, nodes=2)
+    assert from_outside(ended.value.code)
+    assert "node 2 of 2 is lost: what starts processes there ended with exit status 3" in capfd.readouterr().err
