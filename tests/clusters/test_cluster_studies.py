@@ -1,12 +1,15 @@
 """`paribus run` on real clusters: a study runs unchanged on each, and nothing is lost or doubled."""
 
 import os
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from paribus.run_folder.folder import RunFolder, read_json
+from paribus.run_folder.phases import read_signs
 from paribus.scheduler.home_lock import lock_owner
 from support.site import Site
 
@@ -15,6 +18,25 @@ SAID = {
     "slurm": "Slurm: partition default, 1 GPU, 1 CPU, 200M, default time per run",
     "ray": "Ray: 1 CPU, 1 GPU per run, up to 4 at a time",
 }
+
+
+ON_TWO_NODES = """
+study: pair
+base:
+  preset: grpo
+  set:
+    model: tiny
+    task: search
+    schedule: {steps: 30, prompts_per_step: 8, group_size: 4, minibatches: 1, epochs: 1, max_new_tokens: 20}
+tricks:
+  clip_higher: {clip.high: 0.28}
+designs: {solo: {kind: add_one}}
+seeds: {n: 1}
+evaluate: {every: 30, problems: 16, primary: eval/heldout/avg_at_1, checkpoint: final}
+runner: {kind: native, processes: 2}
+resources: {gpus: 0, nodes: 2}
+"""
+"""Two runs of the native runner, each with a process on each node."""
 
 
 def numbers(home):
@@ -138,3 +160,46 @@ def test_a_controller_that_hangs_is_one_line_and_what_it_could_not_be_asked_is_d
     assert output.count(f"The engine {site.engine} answers again, after ") <= 1  # none if all had ended before it did
     assert "Traceback" not in output
     assert site.until(lambda: site.jobs() == [])
+
+
+def evaluations(home):
+    """Return what each run has measured, by its arm."""
+    found = {}
+    for folder in map(RunFolder, home.glob("runs/*/a*")):
+        if folder.result.exists():
+            found[read_json(folder.job)["arm"]] = [(e.step, e.correct, e.tokens) for e in folder.read_evaluations()]
+    return found
+
+
+def test_a_run_on_two_nodes_outlives_a_process_that_is_killed_on_the_second(site):
+    """All of its processes end, it is tried again, and its numbers are those of two processes on one machine."""
+    site.options(gpus=0, memory={"slurm": "900M", "ray": 0.5}[site.engine])
+    file = site.path / "pair.yaml"
+    file.write_text(ON_TWO_NODES)
+    command = ("run", "pair.yaml", "--no-report", "--home")
+    process = site.begin(*command, "home", "--engine", site.engine)
+
+    def trained():
+        for folder in site.home.glob("runs/*/a1"):
+            signs = read_signs(folder)
+            if len(signs) == 2 and min(sign.step for sign in signs.values()) > 1:
+                return [sign for _, sign in sorted(signs.items())]
+        return None
+
+    signs = site.until(lambda: trained() or process.poll() is not None)
+    assert isinstance(signs, list), site.ended(process)
+    first, second = signs
+    assert (first.elsewhere, second.elsewhere) == (False, True)
+    os.kill(second.pid, signal.SIGKILL)
+    status, output = site.ended(process)
+    assert status == 0, output
+    assert {"slurm": "2 CPU on 2 nodes", "ray": "1 CPU, 0.5 GiB memory on each of 2 nodes"}[site.engine] in output
+    attempts = sorted((a.token, a.outcome) for a in site.attempts("pair"))
+    assert attempts == [(1, "retry"), (1, "succeed"), (2, "succeed")], output
+    assert not any(Path(f"/proc/{sign.pid}").exists() for sign in (first, second))
+    shutil.copytree(site.home / "cache", site.path / "there" / "cache")  # the model need not be made again
+    file.write_text(ON_TWO_NODES.replace(", nodes: 2", ""))
+    status, output = site.ended(site.begin(*command, "there", "--engine", "local"))
+    assert status == 0, output
+    assert evaluations(site.home) == evaluations(site.path / "there")
+    assert len(evaluations(site.home)) == 2

@@ -1,77 +1,11 @@
 """`paribus run --engine slurm` on a real cluster: what only Slurm does."""
 
 import json
-import os
-import shutil
-import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from paribus.run_folder.folder import RunFolder, read_json
-from paribus.run_folder.phases import read_signs
-
-ON_TWO_NODES = """
-study: pair
-base:
-  preset: grpo
-  set:
-    model: tiny
-    task: search
-    schedule: {steps: 30, prompts_per_step: 8, group_size: 4, minibatches: 1, epochs: 1, max_new_tokens: 20}
-tricks:
-  clip_higher: {clip.high: 0.28}
-designs: {solo: {kind: add_one}}
-seeds: {n: 1}
-evaluate: {every: 30, problems: 16, primary: eval/heldout/avg_at_1, checkpoint: final}
-runner: {kind: native, processes: 2}
-resources: {gpus: 0, nodes: 2}
-"""
-"""Two runs of the native runner, each with a process on each node."""
-
-
-def evaluations(home):
-    """Return what each run has measured, by its arm."""
-    found = {}
-    for folder in map(RunFolder, home.glob("runs/*/a*")):
-        if folder.result.exists():
-            found[read_json(folder.job)["arm"]] = [(e.step, e.correct, e.tokens) for e in folder.read_evaluations()]
-    return found
-
-
-def test_a_run_on_two_nodes_outlives_a_process_that_is_killed_on_the_second(slurm_site):
-    """All of its processes end, it is tried again, and its numbers are those of two processes on one machine."""
-    slurm_site.options(gpus=0, memory="900M")
-    file = slurm_site.path / "pair.yaml"
-    file.write_text(ON_TWO_NODES)
-    command = ("run", "pair.yaml", "--no-report", "--home")
-    process = slurm_site.begin(*command, "home", "--engine", "slurm")
-
-    def trained():
-        for folder in slurm_site.home.glob("runs/*/a1"):
-            signs = read_signs(folder)
-            if len(signs) == 2 and min(sign.step for sign in signs.values()) > 1:
-                return [sign for _, sign in sorted(signs.items())]
-        return None
-
-    signs = slurm_site.until(lambda: trained() or process.poll() is not None)
-    assert isinstance(signs, list), slurm_site.ended(process)
-    first, second = signs
-    assert (first.elsewhere, second.elsewhere) == (False, True)
-    os.kill(second.pid, signal.SIGKILL)
-    status, output = slurm_site.ended(process)
-    assert status == 0, output
-    assert "2 CPU on 2 nodes" in output
-    attempts = sorted((a.token, a.outcome) for a in slurm_site.attempts("pair"))
-    assert attempts == [(1, "retry"), (1, "succeed"), (2, "succeed")], output
-    assert not any(Path(f"/proc/{sign.pid}").exists() for sign in (first, second))
-    shutil.copytree(slurm_site.home / "cache", slurm_site.path / "there" / "cache")  # the model need not be made again
-    file.write_text(ON_TWO_NODES.replace(", nodes: 2", ""))
-    status, output = slurm_site.ended(slurm_site.begin(*command, "there", "--engine", "local"))
-    assert status == 0, output
-    assert evaluations(slurm_site.home) == evaluations(slurm_site.path / "there")
-    assert len(evaluations(slurm_site.home)) == 2
+from paribus.run_folder.folder import read_json
 
 
 def is_first(folder):

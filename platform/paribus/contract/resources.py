@@ -21,7 +21,7 @@ class Resources(BaseModel):
     )
     cpus: Annotated[int, Field(ge=1)] | None = Field(default=None, description="CPU cores of a run")
     nodes: Annotated[int, Field(ge=1)] = Field(
-        default=1, description="machines of a run, each with an equal part of its GPUs and cores (engine `slurm`)"
+        default=1, description="machines of a run, each with an equal part of its GPUs and cores (`slurm`, `ray`)"
     )
 
     @field_validator("gpus")

@@ -220,9 +220,22 @@ def need_of(engine: Engine, resources: Resources) -> Need:
         raise TooLarge(
             resources.about(),
             f"the engine `{engine.name}` gives a run one node",
-            "Remove `nodes` from `resources`, or choose the engine `slurm`.",
+            "Remove `nodes` from `resources`, or choose the engine `slurm` or `ray`.",
         )
     return engine.need(resources)
+
+
+def gangs(parts: Sequence[int], nodes: int) -> int:
+    """Return how many jobs fit at once whose parts must be on different nodes.
+
+    Args:
+        parts: how many parts of a job fit on each node.
+        nodes: parts of a job.
+    """
+    jobs = sum(parts) // nodes
+    while sum(min(part, jobs) for part in parts) < jobs * nodes:
+        jobs -= 1
+    return jobs
 
 
 def outlives_scheduler(engine: Engine) -> bool:

@@ -10,7 +10,7 @@ The file has one mapping per engine, named as on the command line::
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -46,6 +46,11 @@ class ClusterOptions(Options):
     def patience_s(self) -> float:
         """Seconds that an attempt goes on without the scheduler; ``inf``: no limit."""
         return inf if self.patience is None else self.patience
+
+
+def multiple(amount: float, of: int) -> float:
+    """Return the least multiple that is not below an amount; of one node, parts of a GPU stay what they are."""
+    return amount if of == 1 else float(of * ceil(amount / of))
 
 
 _O = TypeVar("_O", bound=Options)

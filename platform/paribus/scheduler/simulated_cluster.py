@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from paribus.contract import Device, Need, Resources
-from paribus.engines.base import PATIENCE_S, JobState, Reach, Spec, Status
+from paribus.engines.base import PATIENCE_S, JobState, Reach, Spec, Status, gangs
 from paribus.errors import ParibusError, TooLarge
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.scheduler import setup_jobs
@@ -257,11 +257,7 @@ class SimulatedCluster:
         """Return how many more jobs of this size fit on the nodes now."""
         need = need or Need(gpus=1.0)
         amount = need.a_node.gpus or need.a_node.cpus
-        parts = [int((free + _TINY) / amount) for free in self._free]
-        jobs = sum(parts) // need.nodes
-        while sum(min(part, jobs) for part in parts) < jobs * need.nodes:  # a job has no two parts on one node
-            jobs -= 1
-        return jobs
+        return gangs([int((free + _TINY) / amount) for free in self._free], need.nodes)
 
     def close(self) -> None:
         """Do nothing: no process was started."""

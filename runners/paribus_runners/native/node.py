@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from paribus.engines.process import adopt_orphans, children, end_orphans, handled, restore_sigchld
@@ -23,13 +24,13 @@ _LOOK_S = 5.0
 _DYING_S = 10.0
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> int:
     """Run the processes that the first argument describes to their end.
 
-    Raises:
-        SystemExit: with the status that :func:`.launch.launch` would have ended with, which the first node reads.
+    Returns:
+        The exit status that :func:`.launch.launch` would have ended with; the first node reads it where all meet.
     """
-    settings = json.loads(sys.argv[1])
+    settings = json.loads(arguments[0])
     number, address = settings.pop("node"), settings.pop("address")
     ranks = Ranks(**settings, address=(address[0], address[1]))
     restore_sigchld()
@@ -51,7 +52,7 @@ def main() -> None:
             while not end_orphans(()) and time.monotonic() < until:
                 time.sleep(0.01)
         store.set(ended(number), str(code))
-    sys.exit(code)
+    return code
 
 
 def _dump() -> None:
@@ -70,4 +71,4 @@ def _end_with_the_first(store: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

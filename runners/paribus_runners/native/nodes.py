@@ -147,7 +147,7 @@ def other_nodes(ranks: Ranks, environment: Mapping[str, str]) -> Iterator[tuple[
     """
     words = os.environ.get(ON_NODE)
     if not words:
-        raise ParibusError(f"this run needs {ranks.nodes} nodes, and this job has one: start it by the engine `slurm`")
+        raise ParibusError(f"this run needs {ranks.nodes} nodes, and this job has one: start it by `slurm` or `ray`")
     host = socket.gethostname()
     try:
         store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]

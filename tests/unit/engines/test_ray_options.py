@@ -5,9 +5,11 @@ import re
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paribus.contract import Resources
-from paribus.engines.base import EngineSettings
+from paribus.engines.base import EngineSettings, gangs, need_of
 from paribus.engines.options import read_options
 from paribus.engines.ray import engine
 from paribus.engines.ray.engine import RayEngine
@@ -88,6 +90,8 @@ def test_nodes_that_join_later_are_used(made):
         ({"gpus": 1, "jobs": 5}, {}, "Ray: 1 CPU, 1 GPU per run, up to 4 at a time"),
         ({"jobs": 3}, {"gpus": 1}, "Ray: 1 CPU, 1 GPU per run, up to 3 at a time"),
         ({}, {"gpus": 2, "cpus": 2}, "Ray: 2 CPU, 2 GPU per run, up to 2 at a time"),
+        ({}, {"gpus": 4, "nodes": 2}, "Ray: 1 CPU, 2 GPU on each of 2 nodes per run, up to 1 at a time"),
+        ({}, {"gpus": 2, "cpus": 2, "nodes": 2}, "Ray: 1 CPU, 1 GPU on each of 2 nodes per run, up to 2 at a time"),
         (
             {"jobs": 9},
             {"gpus": 4},
@@ -110,6 +114,28 @@ def test_a_cluster_without_gpus_is_called_so(made):
     assert made(Cluster({"CPU": 2.0}), jobs=4).about(Resources(gpus=1)) == f"Ray: 1 CPU, 1 GPU per run, {waits}"
 
 
+def test_too_few_nodes_are_called_so(made):
+    """And a Ray program, which asks for its own workers, is given none by `nodes`."""
+    nodes = [{"CPU": 2.0, "GPU": 2.0}, {"CPU": 2.0}]
+    with pytest.raises(
+        TooLarge, match=r"asks for 1 CPU, 2 GPU on each of 2 nodes; 1 of the Ray cluster's nodes has that"
+    ):
+        need_of(made(Cluster(*nodes)), Resources(gpus=4, nodes=2))
+    with pytest.raises(TooLarge, match="the engine `ray` gives a run one node"):
+        need_of(made(Cluster(*nodes), launch="job"), Resources(gpus=2, nodes=2))
+
+
+@given(st.lists(st.integers(0, 3), max_size=5), st.integers(1, 4))
+def test_no_two_parts_of_a_job_are_on_one_node(parts, nodes):
+    """As many jobs as if each took the nodes with most room left, one after the other."""
+    left, jobs = list(parts), 0
+    while len(left) >= nodes and sorted(left)[-nodes] > 0:
+        left.sort()
+        left[-nodes:] = [part - 1 for part in left[-nodes:]]
+        jobs += 1
+    assert gangs(parts, nodes) == jobs
+
+
 def test_what_a_run_holds_is_what_ray_is_asked_for(tmp_path):
     """Memory in GiB becomes bytes; what is not asked for is left out; one engine's options are not the other's."""
     file = tmp_path / "engines.yaml"
@@ -127,6 +153,8 @@ def test_what_a_run_holds_is_what_ray_is_asked_for(tmp_path):
         ({"gpus": 0.25}, {"CPU": 2.0, "GPU": 0.25}, None),
         ({"gpus": 4, "cpus": 16}, {"CPU": 16.0, "GPU": 4.0}, 16),
         ({"gpus": 0}, {"CPU": 2.0}, 1),
+        ({"gpus": 4, "nodes": 2}, {"CPU": 1.0, "GPU": 2.0}, None),
+        ({"nodes": 4}, {"CPU": 1.0, "GPU": 1.0}, None),
     ],
 )
 def test_what_a_study_declares_goes_before_the_options(resources, bundle, threads):

@@ -174,7 +174,7 @@ def test_a_signal_to_everything_on_a_node_asks_to_stop_all_the_same(
 def test_nodes_that_are_not_there_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run never trains on fewer nodes than its study declares."""
     monkeypatch.setenv(ON_NODE, "")
-    with pytest.raises(ParibusError, match="this run needs 2 nodes, and this job has one: start it by the engine"):
+    with pytest.raises(ParibusError, match="this run needs 2 nodes, and this job has one: start it by `slurm`"):
         launch(tmp_path, 2, cpu=True, nodes=2)
 
 

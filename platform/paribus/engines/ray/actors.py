@@ -15,13 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from paribus.engines.base import JobState
+from paribus.engines.base import ON_NODE, JobState
 from paribus.engines.launch import Order, run_order
 from paribus.engines.process import signal_group
 
 NAMESPACE = "paribus"
 
 _TICK_S = 0.1
+
+
+def joining() -> dict[str, str]:
+    """Return the variables by which a process of this actor can join the cluster."""
+    import ray
+
+    kept = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
+    return {**kept, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
 
 
 class JobActor:
@@ -31,7 +39,7 @@ class JobActor:
         from ray.util import get_current_placement_group
 
         self._group: Any = get_current_placement_group()
-        self._pid = 0
+        self._pid, self._note = 0, order.note
         self._ended = False
         self._trouble: Exception | None = None
         self._started = threading.Event()
@@ -59,6 +67,7 @@ class JobActor:
 
     def _run(self, order: Order) -> None:
         own = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
+        own |= joining() if ON_NODE in order.environment else {}  # else a trainer would join the cluster by itself
         try:
             run_order(order, own, self._has_started)
         except Exception as error:  # else the job would hold its GPUs for ever
@@ -80,6 +89,18 @@ class JobActor:
             remove_placement_group(self._group)
 
 
+def held(bundle: Mapping[str, float]) -> dict[str, Any]:
+    """Return the options of an actor that holds a bundle, and that Ray never starts again."""
+    return {
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "num_cpus": bundle["CPU"],
+        "num_gpus": bundle.get("GPU", 0),
+        "memory": bundle.get("memory", 0),
+        "resources": {k: v for k, v in bundle.items() if k not in ("CPU", "GPU", "memory")},
+    }
+
+
 @dataclass(kw_only=True)
 class _Followed:
     """An actor, and the Ray futures that become ready when its job begins and ends."""
@@ -96,27 +117,16 @@ class Actors:
         self._ray = ray
         self._followed: dict[str, _Followed] = {}
 
-    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
-        """Create the actor, unless it exists; it waits until its placement group has its resources."""
+    def start(self, job: str, order: Order, bundle: Mapping[str, float], nodes: int) -> str:
+        """Create the actor, unless it exists; it waits until its placement group has its resources on all nodes."""
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         if self.find(job):  # a request that was thought lost
             return ""
-        group = placement_group([dict(bundle)], strategy="STRICT_PACK", name=job, lifetime="detached")
-        options = {
-            "name": job,
-            "namespace": NAMESPACE,
-            "get_if_exists": True,
-            "lifetime": "detached",
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            "num_cpus": bundle["CPU"],
-            "num_gpus": bundle.get("GPU", 0),
-            "memory": bundle.get("memory", 0),
-            "resources": {k: v for k, v in bundle.items() if k not in ("CPU", "GPU", "memory")},
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0),
-        }
+        group = placement_group([dict(bundle)] * nodes, strategy="STRICT_SPREAD", name=job, lifetime="detached")
+        named = {"name": job, "namespace": NAMESPACE, "get_if_exists": True, "lifetime": "detached"}
+        options = {**named, **held(bundle), "scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)}
         self._follow(job, self._ray.remote(JobActor).options(**options).remote(order))
         return ""
 

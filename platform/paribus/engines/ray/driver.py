@@ -3,9 +3,10 @@
 ``python -m paribus.engines.ray.driver FD ADDRESS LAUNCH FOLDER`` joins the cluster and speaks JSON lines over an
 inherited socket. It ends when the other end of the socket is closed. What Ray prints goes to ``driver.log`` in FOLDER.
 
-Requests: ``{"do": "start", "job", "order", "bundle"}``, ``{"do": "find" | "drop", "job"}``, ``{"do": "signal", "job",
-"number"}``, ``{"do": "look", "jobs"}``, ``{"do": "nodes"}``, ``{"do": "close"}``. Answers: ``{"value"}``, ``{"away"}``
-(why the head does not answer) or ``{"error"}``; before the first request one after Ray's import, and one after joining.
+Requests: ``{"do": "start", "job", "order", "bundle", "nodes"}``, ``{"do": "find" | "drop", "job"}``, ``{"do": "signal",
+"job", "number"}``, ``{"do": "look", "jobs"}``, ``{"do": "nodes"}``, ``{"do": "close"}``. Answers: ``{"value"}``,
+``{"away"}`` (why the head does not answer) or ``{"error"}``; before the first request one after Ray's import, and one
+after joining.
 """
 
 from __future__ import annotations
@@ -196,8 +197,11 @@ def _in_a_line(error: BaseException) -> str:
 class Launcher(Protocol):
     """How jobs are started: :class:`Actors` or :class:`Jobs`. All calls raise Ray's errors if the head is away."""
 
-    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
-        """Start a job, unless Ray knows it; return why Ray doesn't take it yet, or an empty string.
+    def start(self, job: str, order: Order, bundle: Mapping[str, float], nodes: int) -> str:
+        """Start a job that holds a bundle on each of its nodes, unless Ray knows it.
+
+        Returns:
+            Why Ray doesn't take it yet, or an empty string.
 
         Raises:
             EngineError: Ray refuses the job.
@@ -247,7 +251,7 @@ class Server:
                 return {job: self._launcher.state(job) for job in values["jobs"]}
             case "start":
                 order = Order(**{**values["order"], "arguments": tuple(values["order"]["arguments"])})
-                return self._launcher.start(values["job"], order, values["bundle"])
+                return self._launcher.start(values["job"], order, values["bundle"], values["nodes"])
             case "find":
                 return self._launcher.find(**values)
             case "signal":

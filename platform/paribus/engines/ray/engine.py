@@ -20,10 +20,22 @@ from pathlib import Path
 from typing import Any
 
 from paribus.contract import Device, Need, Resources
-from paribus.engines.base import GRACE, PATIENCE, EngineSettings, JobState, JobTable, Reach, Spec, Status
+from paribus.engines.base import (
+    GRACE,
+    ON_NODE,
+    PATIENCE,
+    EngineSettings,
+    JobState,
+    JobTable,
+    Reach,
+    Spec,
+    Status,
+    gangs,
+)
 from paribus.engines.controller import Away, Controller
 from paribus.engines.launch import Order, read_number
 from paribus.engines.options import read_options
+from paribus.engines.ray import on_node
 from paribus.engines.ray.driver import Driver
 from paribus.engines.ray.options import RayOptions, shown
 from paribus.errors import EngineError, MissingExtra, TooLarge
@@ -41,13 +53,13 @@ class _Job:
     """A job that has not ended.
 
     Attributes:
-        unsent: set until Ray has taken it.
+        unsent: set until Ray has taken it: what to start, and what it holds on each of how many nodes.
         withdrawn: whether it is to be ended without a signal, because it has not begun.
         number: the signal that is still to be sent; 0: none.
     """
 
     status: Status
-    unsent: tuple[Order, Mapping[str, float]] | None = None
+    unsent: tuple[Order, Mapping[str, float], int] | None = None
     withdrawn: bool = False
     number: int = 0
     retry_at: float = 0.0
@@ -64,7 +76,6 @@ class RayEngine:
     """
 
     name = "ray"
-    has_gangs = False
 
     def __init__(self, settings: EngineSettings) -> None:
         self._options = read_options(settings.options, self.name, RayOptions)
@@ -78,6 +89,7 @@ class RayEngine:
             raise MissingExtra("ray", "The engine `ray`")
         self._driver = Driver(self._options.address, self._options.launch, self._folder)
         self._controller = Controller()
+        self.has_gangs = self._options.launch == "actor"
         self._most = settings.slots or self._options.jobs
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
         self._driver.join()
@@ -97,7 +109,7 @@ class RayEngine:
     def about(self, resources: Resources) -> str:
         """Return what each run holds, and how many run at a time on the nodes that are there now."""
         need = self._options.need(resources)
-        fitting = self._fitting(self._options.bundle(need))
+        fitting = self._fitting(need)
         most = f"up to {min(self._most or fitting, fitting)} at a time" if fitting else self._missing(need)
         return f"Ray: {self._options.about(need)}, {most}"
 
@@ -109,7 +121,7 @@ class RayEngine:
         """
         need = self._options.need(resources)
         bundle = self._options.bundle(need)
-        if self._options.jobs or self._fitting(bundle):
+        if self._options.jobs or self._fitting(need):
             return need
         grows = "if the cluster scales up by itself, set `jobs` there."
         if need.gpus and not any(node.get("GPU") for node in self._alive):
@@ -118,6 +130,12 @@ class RayEngine:
                 "no node of the Ray cluster has a GPU",
                 "Start nodes that have (`ray start --num-gpus N` where Ray finds none by itself), or set `gpus: 0` in "
                 f"`resources` of the study or in `ray` in engines.yaml; {grows}",
+            )
+        if enough := self._fitting(need.a_node):
+            raise TooLarge(
+                f"{shown(bundle)} on each of {need.nodes} nodes",
+                f"{enough} of the Ray cluster's nodes {'has' if enough == 1 else 'have'} that",
+                f"Change `resources` in the study, or start more nodes; {grows}",
             )
         where = "the Ray cluster has not" if self._options.launch == "job" else "no node of the Ray cluster has"
         held = "; ".join(shown({k: n.get(k, 0.0) for k in bundle}) for n in self._alive)
@@ -146,12 +164,12 @@ class RayEngine:
         order = Order(
             module=spec.module,
             arguments=spec.arguments,
-            environment=self._environment(spec),
+            environment=self._environment(spec, job),
             cwd=str(Path.cwd()),
             log=log,
             note=note,
         )
-        unsent = order, self._options.bundle(spec.need)
+        unsent = order, self._options.bundle(spec.need), 1 if spec.need is None else spec.need.nodes
         self._jobs.live[name] = _Job(status=Status(state=JobState.PENDING), unsent=unsent)
         with suppress(Away):
             self._send(name)
@@ -195,7 +213,7 @@ class RayEngine:
 
     def slots(self) -> int:
         """Return how many jobs may be requested at a time if studies declare nothing."""
-        return self._most or self._fitting(self._options.bundle())
+        return self._most or self._fitting()
 
     def capacity(self, need: Need | None = None) -> int:
         """Return how many more jobs may be requested: as many as fit on the nodes that are there now.
@@ -203,7 +221,7 @@ class RayEngine:
         0 while the head does not answer.
         """
         self._pump()
-        most = self._most or self._fitting(self._options.bundle(need))
+        most = self._most or self._fitting(need)
         return 0 if self.trouble else max(0, most - len(self._jobs.live))
 
     def close(self) -> None:
@@ -250,10 +268,10 @@ class RayEngine:
     def _send(self, name: str) -> None:
         job = self._jobs.live[name]
         assert job.unsent is not None
-        order, bundle = job.unsent
+        order, bundle, nodes = job.unsent
         job.retry_at = time.monotonic() + _RETRY_S
         values: dict[str, Any] = {"job": self._job(name), "order": asdict(order), "bundle": dict(bundle)}
-        self._ask("start", lambda answer: self._sent(name, answer), **values)
+        self._ask("start", lambda answer: self._sent(name, answer), **values, nodes=nodes)
 
     def _sent(self, name: str, answer: Future[str]) -> None:
         job = self._jobs.live.get(name)
@@ -274,13 +292,14 @@ class RayEngine:
     def _noted(self, name: str) -> int | None:
         return read_number(self._folder / f"{self._job(name)}.exit")
 
-    def _environment(self, spec: Spec) -> dict[str, str]:
+    def _environment(self, spec: Spec, job: str) -> dict[str, str]:
         """Return the environment of ``paribus run``, as Slurm passes it; the node sets Ray's own variables."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "CUDA_VISIBLE_DEVICES"}
         # the same number of threads as with the local engine, so that numbers do not depend on the engine
         need = spec.need or self._options.need(Resources())
         threads = {} if need.threads is None else {"OMP_NUM_THREADS": str(need.threads)}
-        return {**threads, **own, GRACE: str(self._options.grace), PATIENCE: f"{self.patience_s:g}"}
+        others = {ON_NODE: on_node.words(job)} if need.nodes > 1 else {}
+        return {**threads, **own, **others, GRACE: str(self._options.grace), PATIENCE: f"{self.patience_s:g}"}
 
     def _pump(self) -> None:
         """Process what has happened since the last call, send what is still unsent, kill jobs whose grace is over."""
@@ -343,12 +362,13 @@ class RayEngine:
         lacks = "no node has a GPU" if need.gpus and not has_gpu else "no node has that"
         return f"but {lacks} now: runs wait for nodes that join later"
 
-    def _fitting(self, bundle: Mapping[str, float]) -> int:
-        """Return how many runs fit into the cluster at once, each on one node or (Ray programs) spread over all."""
-        nodes = self._alive
+    def _fitting(self, need: Need | None = None) -> int:
+        """Return how many runs fit into the cluster at once, each on its nodes or (Ray programs) spread over all."""
+        nodes, bundle = self._alive, self._options.bundle(need)
         if self._options.launch == "job":
             nodes = [{k: sum(node.get(k, 0.0) for node in nodes) for k in bundle}]
-        return sum(int(min(node.get(k, 0.0) / amount for k, amount in bundle.items())) for node in nodes)
+        parts = [int(min(node.get(k, 0.0) / amount for k, amount in bundle.items())) for node in nodes]
+        return gangs(parts, 1 if need is None else need.nodes)
 
     def _look_at_nodes(self) -> None:
         """Ask what the nodes have, from time to time: they come and go, and the head may be away."""

@@ -62,7 +62,7 @@ class Jobs:
                 "needs its dashboard: `ray[default]` on the head, started without `--include-dashboard false`."
             ) from error
 
-    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
+    def start(self, job: str, order: Order, bundle: Mapping[str, float], nodes: int) -> str:
         """Submit a Ray Job unless its submission id exists; return why the head doesn't take it yet, or ``""``.
 
         Raises:

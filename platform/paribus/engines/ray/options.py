@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from paribus.contract import Need, Resources
-from paribus.engines.options import ClusterOptions
+from paribus.engines.options import ClusterOptions, multiple
 
 _GIB = 1 << 30
 
@@ -52,13 +52,14 @@ class RayOptions(ClusterOptions):
 
     def need(self, resources: Resources) -> Need:
         """Return what a run holds; the study's declaration takes precedence over the options."""
-        gpus = self.gpus if resources.gpus is None else resources.gpus
-        threads = resources.cpus or (None if gpus else 1)
-        return Need(gpus=gpus, cpus=float(resources.cpus or self.cpus), threads=threads)
+        nodes = resources.nodes
+        gpus = multiple(self.gpus, nodes) if resources.gpus is None else resources.gpus
+        cpus = float(resources.cpus or multiple(self.cpus, nodes))
+        return Need(gpus=gpus, cpus=cpus, threads=resources.cpus or (None if gpus else 1), nodes=nodes)
 
     def bundle(self, need: Need | None = None) -> dict[str, float]:
-        """Return what a run holds, under Ray's names."""
-        need = need or self.need(Resources())
+        """Return what a run holds on a node, under Ray's names."""
+        need = (need or self.need(Resources())).a_node
         asked = {"CPU": need.cpus, "GPU": need.gpus, "memory": (self.memory or 0) * _GIB, **self.resources}
         return {name: amount for name, amount in asked.items() if amount > 0}
 
@@ -66,7 +67,8 @@ class RayOptions(ClusterOptions):
         """Return what each job requests, in a few words."""
         asked = self.bundle(need)
         shown = {name: f"{a / _GIB:g} GiB" if name == "memory" else f"{a:g}" for name, a in asked.items()}
-        return ", ".join(f"{amount} {name}" for name, amount in shown.items()) + " per run"
+        each = f" on each of {need.nodes} nodes" if need is not None and need.nodes > 1 else ""
+        return ", ".join(f"{amount} {name}" for name, amount in shown.items()) + f"{each} per run"
 
 
 def shown(resources: Mapping[str, float]) -> str:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from paribus.contract import Need, Resources
 from paribus.engines.base import GRACE, ON_NODE, PATIENCE, Spec
-from paribus.engines.options import ClusterOptions
+from paribus.engines.options import ClusterOptions, multiple
 from paribus.errors import EngineError
 
 _LEAD_S = 15
@@ -126,8 +126,8 @@ class SlurmOptions(ClusterOptions):
     def need(self, resources: Resources) -> Need:
         """Return what a run holds; the study's declaration takes precedence. Slurm gives whole GPUs only."""
         nodes = resources.nodes
-        gpus = float(_multiple(self.gpus, nodes) if resources.gpus is None else ceil(resources.gpus))
-        cpus = float(resources.cpus or _multiple(self.cpus, nodes))
+        gpus = float(multiple(self.gpus, nodes) if resources.gpus is None else ceil(resources.gpus))
+        cpus = float(resources.cpus or multiple(self.cpus, nodes))
         return Need(gpus=gpus, cpus=cpus, threads=resources.cpus or (None if gpus else 1), nodes=nodes)
 
     def about(self, need: Need) -> str:
@@ -137,11 +137,6 @@ class SlurmOptions(ClusterOptions):
         memory, time = self.memory or "default memory", self.time or "default time"
         on = f" on {need.nodes} nodes" if need.nodes > 1 else ""
         return f"partition {self.partition or 'default'}, {gpus}, {need.cpus:.0f} CPU{on}, {memory}, {time} per run"
-
-
-def _multiple(amount: int, of: int) -> int:
-    """Return the least multiple that is not below an amount."""
-    return of * ceil(amount / of)
 
 
 @dataclass(frozen=True, kw_only=True)
