@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from paribus.attempt.runner_process import ForkedRunner
+from paribus.attempt.supervisor import Pace, Supervisor
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import ChainTask, Recipe
 from paribus.recipe.turns import FunctionTurns
@@ -39,6 +41,10 @@ STATES: dict[str, dict[str, Any]] = {
     "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
 }
 """Recipes by what a run carries from step to step beside the policy and its optimizer."""
+
+
+SLEEPER = "import time\n\ndef score(prompts, completions, **columns):\n    time.sleep(10_000)\n"
+"""A file with a reward function that does not return."""
 
 
 def changed(recipe: Recipe, **changes: Any) -> Recipe:
@@ -86,3 +92,16 @@ def train_until(last: int, folder: Path) -> None:
         with pytest.raises(SystemExit) as stopped:
             runner.run(folder)
     assert stopped.value.code == 75
+
+
+def supervised(folder: Path, grace_s: float = 1.0) -> dict[str, Any]:
+    """Supervise a run to its end, with this time for a checkpoint, and return the report."""
+    requests: list[dict[str, Any]] = []
+
+    def send(request: dict[str, Any]) -> dict[str, Any]:
+        requests.append(request)
+        return {"ok": True, "lease_s": 600.0, "cancel": False}
+
+    pace = Pace(tick_s=0.05, grace_s=grace_s)
+    assert Supervisor(RunFolder(folder), 1, send, pace=pace).supervise(ForkedRunner) == 0
+    return requests[-1]

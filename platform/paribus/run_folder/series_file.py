@@ -317,10 +317,8 @@ class AttemptSeries:
     def _notice_another_file(self) -> None:
         """Start over if the run was deleted and trained again, which gives the same folder."""
         try:
-            found, job = (
-                self.folder.metrics.stat(),
-                self.folder.job.stat().st_mtime_ns if self.folder.job.exists() else 0,
-            )
+            found = self.folder.metrics.stat()
+            job = self.folder.job.stat().st_mtime_ns if self.folder.job.exists() else 0
         except OSError:
             return
         file = (found.st_dev, found.st_ino, job)

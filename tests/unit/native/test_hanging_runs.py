@@ -8,39 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from paribus.attempt.runner_process import ForkedRunner
-from paribus.attempt.supervisor import Pace, Supervisor
 from paribus.attempt.watchdog import STACKS
 from paribus.contract import Options, Timeouts
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.phases import read_signs
-from support.native_runs import changed
-
-SLEEPER = """
-import time
-
-def score(prompts, completions, **columns):
-    time.sleep(10_000)
-"""
-
-
-def supervised(folder: Path) -> dict[str, Any]:
-    """Supervise a run to its end, and return the report."""
-    requests: list[dict[str, Any]] = []
-
-    def send(request: dict[str, Any]) -> dict[str, Any]:
-        requests.append(request)
-        return {"ok": True, "lease_s": 600.0, "cancel": False}
-
-    pace = Pace(tick_s=0.05, grace_s=1.0)
-    assert Supervisor(RunFolder(folder), 1, send, pace=pace).supervise(ForkedRunner) == 0
-    return requests[-1]
+from support.native_runs import SLEEPER, changed, supervised
 
 
 @pytest.mark.slow

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from paribus.attempt.runner_process import ForkedRunner
-from paribus.attempt.supervisor import Pace, Supervisor
 from paribus.attempt.watchdog import STACKS
 from paribus.contract import Options, Timeouts
 from paribus.engines.base import ON_NODE
@@ -21,14 +19,15 @@ from paribus.errors import ParibusError
 from paribus.failures import from_outside
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Compute, Recipe
-from paribus.run_folder.folder import RunFolder, read_json
+from paribus.run_folder.folder import read_json
 from paribus.run_folder.phases import Sign, read_signs
 from paribus_runners.native.launch import launch
-from support.native_runs import changed, lines_of, same, weights_of
+from support.native_runs import SLEEPER, changed, lines_of, same, supervised, weights_of
 from support.site import until
 
 JobFolder = Callable[..., Path]
-SLEEPER = "import time\n\ndef score(prompts, completions, **columns):\n    time.sleep(10_000)\n"
+PATIENT_S = 600.0
+"""Seconds that runs have for their checkpoints."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,19 +38,6 @@ def _words(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_two(job_folder: JobFolder, recipe: Recipe, **more: Any) -> Path:
     """Return the folder of a run with a process on each of two nodes."""
     return job_folder(recipe, options=Options(own={"processes": 2}), nodes=2, **more)
-
-
-def supervised(folder: Path) -> dict[str, Any]:
-    """Supervise a run to its end, and return the report."""
-    requests: list[dict[str, Any]] = []
-
-    def send(request: dict[str, Any]) -> dict[str, Any]:
-        requests.append(request)
-        return {"ok": True, "lease_s": 600.0, "cancel": False}
-
-    pace = Pace(tick_s=0.05, grace_s=600.0)
-    Supervisor(RunFolder(folder), 1, send, pace=pace).supervise(ForkedRunner)
-    return requests[-1]
 
 
 def when_trained(folder: Path, action: Callable[[dict[int, Sign]], object]) -> threading.Thread:
@@ -71,7 +57,7 @@ def test_two_nodes_train_as_one_with_two_processes(recipe: Recipe, job_folder: J
     """Metrics and weights are equal to the bit: processes are summed in one order, wherever they are."""
     one = job_folder(recipe, name="one", options=Options(own={"processes": 2}))
     two = on_two(job_folder, recipe, name="two")
-    assert [supervised(folder)["do"] for folder in (one, two)] == ["finish", "finish"]
+    assert [supervised(folder, PATIENT_S)["do"] for folder in (one, two)] == ["finish", "finish"]
     assert lines_of(two) == lines_of(one)
     assert same(weights_of(two), weights_of(one))
     assert read_json(two / "environment.json")["processes"] == 2
@@ -89,7 +75,7 @@ def test_a_run_that_is_asked_to_stop_keeps_what_both_nodes_have_trained(recipe: 
         os.killpg(os.getpgid(signs[0].pid), signal.SIGTERM)
 
     thread = when_trained(folder, stop)
-    assert supervised(folder)["do"] == "release"
+    assert supervised(folder, PATIENT_S)["do"] == "release"
     thread.join()
     assert read_json(folder / "checkpoints" / "index.json")
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -108,7 +94,7 @@ def test_a_process_that_is_killed_on_another_node_ends_the_run_from_outside(
         os.kill(signs[1].pid, signal.SIGKILL)
 
     thread = when_trained(folder, kill)
-    report = supervised(folder)
+    report = supervised(folder, PATIENT_S)
     thread.join()
     assert (report["do"], report["kind"]) == ("fail", "infrastructure")
     assert report["reason"] == "a process on node 2 of 2 was killed by signal 9"
@@ -122,7 +108,7 @@ def test_stacks_of_another_node_are_written_when_a_run_hangs(recipe: Recipe, job
     recipe = changed(recipe, reward=f.Reward(functions={"sleeper": sleeping}))
     sources = Options(own={"processes": 2}, sources={"sleeper.py": SLEEPER})
     folder = job_folder(recipe, options=sources, nodes=2, timeouts=Timeouts(reward=3.0))
-    assert supervised(folder)["signature"] == "hung in reward"
+    assert supervised(folder, PATIENT_S)["signature"] == "hung in reward"
     first, second = (folder / STACKS).read_text().split("==== ")[1:]
     assert "most recent call first" in first
     assert "in collect" in second
@@ -137,7 +123,7 @@ def test_an_error_on_another_node_is_the_error_of_the_run(recipe: Recipe, job_fo
     os.environ[ON_NODE] = f"env -C {folder.parent} PYTHONPATH={folder.parent}"  # restored at the end of the test
     stand_in = folder.parent / "sitecustomize.py"
     stand_in.write_text("import os, sys\nif 'paribus_runners.native.rank' in sys.orig_argv: os._exit(3)\n")
-    assert "process 1 of 2 failed: exit status 3" in supervised(folder)["reason"]
+    assert "process 1 of 2 failed: exit status 3" in supervised(folder, PATIENT_S)["reason"]
 
 
 @pytest.mark.slow
@@ -146,7 +132,7 @@ def test_the_end_of_what_started_another_node_is_not_taken_for_that_of_its_proce
 ) -> None:
     """`srun` ends with 253 if anything there was out of memory, also a worker whose death the run has survived."""
     monkeypatch.setenv(ON_NODE, """sh -c '"$@"; exit 253' -""")
-    assert supervised(on_two(job_folder, recipe))["do"] == "finish"
+    assert supervised(on_two(job_folder, recipe), PATIENT_S)["do"] == "finish"
 
 
 @pytest.mark.slow
@@ -165,7 +151,7 @@ def test_a_signal_to_everything_on_a_node_asks_to_stop_all_the_same(
     recipe = changed(recipe, schedule={"steps": 10_000}, compute=Compute(sharding="optimizer"))
     folder = on_two(job_folder, recipe)
     thread = when_trained(folder, lambda signs: os.killpg(os.getpgid(signs[0].pid), signal.SIGTERM))
-    assert supervised(folder)["do"] == "release"
+    assert supervised(folder, PATIENT_S)["do"] == "release"
     thread.join()
     assert read_json(folder / "checkpoints" / "index.json")
     assert not (folder / "parts").exists()
