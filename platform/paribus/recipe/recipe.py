@@ -244,10 +244,11 @@ class Optimizer(f.Level):
 class Compute(f.Level):
     """How a run uses its devices; no part of the objective."""
 
-    sharding: Literal["none", "optimizer"] = Field(
+    sharding: Literal["none", "optimizer", "weights"] = Field(
         default="none",
         description="of a run in several processes: `none`: each holds everything; `optimizer`: each holds AdamW's "
-        "moments, and float32 copies of bfloat16 weights, of a share of the weights alone",
+        "moments, and float32 copies of bfloat16 weights, of a share of the weights alone; `weights`: in updates "
+        "each holds a share alone of the weights and of their gradients, too",
     )
     offload: tuple[Literal["optimizer", "reference"], ...] = Field(
         default=(),

@@ -87,7 +87,8 @@ def _write(progress: Progress, learner: Learner, place: Path) -> None:
         if lora.has_adapters(learner.policy.model):
             lora.save(learner.policy.model, place / MODEL)
         else:
-            learner.policy.model.save_pretrained(place / MODEL)
+            shared = learner.policy.shared
+            learner.policy.model.save_pretrained(place / MODEL, state_dict=None if shared is None else shared.state())
         learner.policy.tokenizer.save_pretrained(place / MODEL)
         write_optimizers(learner, place)
         if learner.critic is not None:
@@ -161,6 +162,8 @@ def load(place: Path, learner: Learner) -> None:
     try:
         if lora.has_adapters(policy.model):
             lora.load(policy.model, place / MODEL, device)
+        elif policy.shared is not None:
+            policy.shared.load(_model(place / MODEL).state_dict())
         else:
             policy.model.load_state_dict(_model(place / MODEL).state_dict())
         if critic is not None:

@@ -25,13 +25,20 @@ def switch_on(model: nn.Module) -> None:
     Raises:
         RunnerError: the model has no blocks that Transformers calls fit for it.
     """
-    blocks = [block for block in model.modules() if isinstance(block, GradientCheckpointingLayer)]
-    if not blocks:
-        raise RunnerError(
-            f"`compute.gradient_checkpointing`: {type(model).__name__} has no blocks that can be computed again"
-        )
-    for block in blocks:
+    for block in blocks_of(model, "compute.gradient_checkpointing"):
         block.__class__ = _again(type(block))  # type: ignore[arg-type] # of the class: copies of the model have it, too
+
+
+def blocks_of(model: nn.Module, field: str) -> list[nn.Module]:
+    """Return the blocks of a Transformers model, from the first to the last; ``field`` of a recipe needs them.
+
+    Raises:
+        RunnerError: the model has no blocks that Transformers calls fit for it.
+    """
+    blocks: list[nn.Module] = [block for block in model.modules() if isinstance(block, GradientCheckpointingLayer)]
+    if not blocks:
+        raise RunnerError(f"`{field}`: {type(model).__name__} has no blocks that can be computed one by one")
+    return blocks
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from paribus_runners.native.objective.router import Routing
 from paribus_runners.native.optimizer import Adam
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.sharded_weights import ShardedWeights
 from paribus_runners.native.world import World
 
 
@@ -56,9 +58,20 @@ class Learner:
             critic = Critic.of(policy)
             rate = recipe.auxiliary.value.learning_rate
             critic_optimizer = Adam(critic.model, recipe.optimizer, rate, recipe.compute, world)
-        optimizer = Adam(policy.model, recipe.optimizer, recipe.optimizer.learning_rate, recipe.compute, world)
+        if recipe.compute.sharding == "weights" and world.size > 1:
+            dtype = getattr(torch, recipe.model.trained_dtype)
+            policy = replace(policy, shared=ShardedWeights(policy.model, world, dtype))
+        rate = recipe.optimizer.learning_rate
+        optimizer = Adam(policy.model, recipe.optimizer, rate, recipe.compute, world, policy.shared)
+        if policy.shared is not None:
+            policy.shared.gather()
         moves = isinstance(getattr(recipe.kl, "reference", None), f.SyncedReference)
         return cls(policy, optimizer, reference, critic, critic_optimizer, moves, world)
+
+    def sharded(self) -> AbstractContextManager[None]:
+        """Have each process keep its share of the weights alone for the duration, if they are shared."""
+        shared = self.policy.shared
+        return nullcontext() if shared is None else shared.sharded()
 
     @property
     def networks(self) -> tuple[torch.nn.Module, ...]:

@@ -110,13 +110,18 @@ def score(
     if with_experts or experts is not None:
         choice = Choice(None if experts is None else experts.in_row(layout.scatter, layout.width))
         layout = replace(layout, choice=choice)
-    if with_router:
-        hidden, router = policy.hidden_and_router(row.ids, layout.positions, layout, row.at)
-    else:
-        hidden, router = policy.hidden(row.ids, layout.positions, layout, row.at), None
-    logp, entropy = policy.head.score(
-        hidden, row.targets, temperature, with_entropy=with_entropy, support=support, accumulate=accumulate
-    )
+
+    def made() -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if with_router:
+            hidden, router = policy.hidden_and_router(row.ids, layout.positions, layout, row.at)
+        else:
+            hidden, router = policy.hidden(row.ids, layout.positions, layout, row.at), None
+        logp, entropy = policy.head.score(
+            hidden, row.targets, temperature, with_entropy=with_entropy, support=support, accumulate=accumulate
+        )
+        return logp, entropy, router
+
+    logp, entropy, router = policy.one_pass(made)
     size = torch.tensor([len(p) + len(r) - 1 for p, group in zip(prompts, groups, strict=True) for r in group])
     return Scores(
         logp,

@@ -94,8 +94,8 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
         if world.writes:
             write_json(folder.environment, about)
         policy = initial_policy(job.recipe, Path(job.cache), job.seed)
+        weights = policy.weights_hash()
         learner = Learner.of(job.recipe, policy, world, initial_reference(job.recipe, Path(job.cache), policy))
-        weights = learner.policy.weights_hash()
         if len(set(world.gather(weights))) > 1:
             raise RunnerError(f"the processes of this run have loaded different weights of {job.recipe.model.name}")
         about |= {INITIAL_WEIGHTS: weights}

@@ -3,7 +3,8 @@
 All processes hold all weights and, in an update, all gradients. Moments are larger, with 8 bytes a number, and 4 more
 take float32 copies (*masters*) of bfloat16 weights, in which most steps would vanish. With ``compute.sharding:
 optimizer`` a process holds moments and masters of its share alone, steps it, and sends the others its new weights. With
-``compute.offload: [optimizer]`` they are in host memory, and the CPU steps them.
+``compute.sharding: weights`` it holds no more of weights and gradients, either (:mod:`.sharded_weights`). With
+``compute.offload: [optimizer]`` moments and masters are in host memory, and the CPU steps them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from paribus.recipe.recipe import Compute
 from paribus.recipe.recipe import Optimizer as Settings
+from paribus_runners.native.sharded_weights import ShardedWeights, own_part, share_of
 from paribus_runners.native.wide_gradients import gradient_holder, widen
 from paribus_runners.native.world import World
 
@@ -57,9 +59,11 @@ class Adam:
         rate: the first learning rate.
         compute: what is dealt out, and what is in host memory.
         world: the processes that hold the same network.
+        shared: the weights as these processes share them; ``None``: each holds all.
 
     Attributes:
         weights: those that are trained.
+        sharded: whether other processes hold a part of its state.
     """
 
     def __init__(
@@ -69,16 +73,23 @@ class Adam:
         rate: float,
         compute: Compute | None = None,
         world: World | None = None,
+        shared: ShardedWeights | None = None,
     ) -> None:
-        compute, self._world = compute or Compute(), world or World()
+        compute, self._world, self._shared = compute or Compute(), world or World(), shared
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._names, self.weights = [*named], [*named.values()]
         for weight in self.weights:
             widen(weight)
         self._gradients = [gradient_holder(weight) for weight in self.weights]
-        self.sharded = compute.sharding == "optimizer" and self._world.size > 1
-        shares = deal([p.numel() for p in self.weights], self._world.size if self.sharded else 1)
-        self._shares, self._pieces = shares, shares[self._world.rank if self.sharded else 0]
+        self._here = [share_of(weight) for weight in self.weights]
+        self.sharded = compute.sharding != "none" and self._world.size > 1
+        if shared is None:
+            self._shares = deal([p.numel() for p in self.weights], self._world.size if self.sharded else 1)
+            self._pieces = self._shares[self._world.rank if self.sharded else 0]
+        else:
+            self._shares = []
+            ends = ((i, first, first + own.numel()) for i, (own, first) in enumerate(self._here))
+            self._pieces = [Piece(*each) for each in ends if each[1] < each[2]]
         self._host = "optimizer" in compute.offload
         self._stepped = [self._master(piece) for piece in self._pieces]
         self._adam = torch.optim.AdamW(
@@ -116,15 +127,28 @@ class Adam:
         Returns:
             The norm of the sum before it was scaled.
         """
-        self._world.sum_gradients(self._gradients)
-        norm = float(torch.nn.utils.clip_grad_norm_(self._gradients, math.inf if limit is None else limit))
+        if self._shared is None:
+            self._world.sum_gradients(self._gradients)
+            norm = float(torch.nn.utils.clip_grad_norm_(self._gradients, math.inf if limit is None else limit))
+        else:
+            norm = self._scale_shares(limit)
         for piece, stepped in zip(self._pieces, self._stepped, strict=True):
             gradient = self._gradients[piece.weight].grad
             if stepped is not self.weights[piece.weight] and gradient is not None:
-                own = gradient.view(-1)[piece.first : piece.end].view(stepped.shape)
+                own = self._numbers(own_part(gradient), piece).view(stepped.shape)
                 stepped.grad = own.to(stepped.device)
         self._adam.step()
         self._take_over()
+        return norm
+
+    def _scale_shares(self, limit: float | None) -> float:
+        """Scale gradients of which each process has its share of the sum, and return the norm before."""
+        shares = [own_part(p.grad) for p in self._gradients if p.grad is not None]
+        square = sum(float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 for x in shares)
+        norm = math.sqrt(sum(self._world.gather(square)))
+        if limit is not None and not norm <= limit:
+            for x in shares:
+                x.mul_(limit / (norm + 1e-6))
         return norm
 
     @torch.no_grad()
@@ -149,7 +173,8 @@ class Adam:
         found = dict[str, Tensor]()
         for piece, stepped in zip(self._pieces, self._stepped, strict=True):
             values: dict[str, Any] = {**self._adam.state.get(stepped, {})}
-            if values and self.weights[piece.weight].dtype != stepped.dtype:
+            narrow = self._shared is not None and self._shared.narrow
+            if values and (narrow or self.weights[piece.weight].dtype != stepped.dtype):
                 values["master"] = stepped.detach()
             behind = "" if self._whole(piece) else f"/{piece.first}"
             found |= {f"{self._names[piece.weight]}/{k}{behind}": v.contiguous() for k, v in values.items()}
@@ -189,7 +214,7 @@ class Adam:
             dtype = torch.promote_types(weight.dtype, torch.float32)
             copied = self._view(piece).to(device, dtype, copy=True)
             return nn.Parameter(copied.view(weight.shape) if self._whole(piece) else copied)
-        return weight if self._whole(piece) else nn.Parameter(self._view(piece))
+        return weight if self._whole(piece) and self._shared is None else nn.Parameter(self._view(piece))
 
     def _copied(self, piece: Piece) -> bool:
         return self._host or self.weights[piece.weight].dtype.itemsize < 4
@@ -198,7 +223,12 @@ class Adam:
         return piece.end - piece.first == self.weights[piece.weight].numel()
 
     def _view(self, piece: Piece) -> Tensor:
-        return self.weights[piece.weight].detach().view(-1)[piece.first : piece.end]
+        return self._numbers(self._here[piece.weight][0], piece)
+
+    def _numbers(self, own: Tensor, piece: Piece) -> Tensor:
+        """Return the numbers of a piece, flat, of what this process has of a weight or of its gradient."""
+        first = self._here[piece.weight][1]
+        return own.view(-1)[piece.first - first : piece.end - first]
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -22,9 +22,12 @@ from paribus.recipe.recipe import Lora
 from paribus_runners.native import attention, chat, experts, lora
 from paribus_runners.native.head import Head
 from paribus_runners.native.host_memory import HostMemory
+from paribus_runners.native.sharded_weights import ShardedWeights
 from paribus_runners.tasks import Message, Rendered
 
 logging.disable_progress_bar()
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 PROMPT_WIDTH = "paribus_prompt_width"
 """Key of a model's configuration: prompts are padded on the left to this many tokens."""
@@ -48,6 +51,7 @@ class Policy:
         device: where the weights are.
         head_dtype: type of the product that makes logits; ``None``: ``dtype``.
         host: keeps the weights while they are not used; ``None``: they stay on the device.
+        shared: the weights as the processes of the run share them; ``None``: each holds all.
     """
 
     model: Any
@@ -58,6 +62,7 @@ class Policy:
     device: torch.device
     head_dtype: torch.dtype | None = None
     host: HostMemory | None = None
+    shared: ShardedWeights | None = None
 
     @classmethod
     def load(
@@ -125,6 +130,10 @@ class Policy:
     def at_hand(self) -> AbstractContextManager[None]:
         """Have the weights on the device for the duration."""
         return contextlib.nullcontext() if self.host is None else self.host.at_hand()
+
+    def one_pass(self, action: Callable[[], T]) -> T:
+        """Return the tensors that ``action`` does, which makes one pass, with all weights that it needs."""
+        return action() if self.shared is None else self.shared.run(action)
 
     @property
     def trained(self) -> list[Tensor]:

@@ -96,6 +96,30 @@ def precision_faults(recipe: Recipe) -> Iterator[str]:
         )
 
 
+OLDEST_SHARDING = (2, 13)
+"""Oldest version of PyTorch with which ``compute.sharding: weights`` was tried."""
+
+
+def sharding_faults(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps the weights from being sharded."""
+    if recipe.compute.sharding != "weights":
+        return
+    if recipe.model.lora is not None:
+        yield (
+            "`compute.sharding: weights` is for weights that are trained, and with `model.lora` none are: leave "
+            "`sharding` out, or set `sharding: optimizer`"
+        )
+    if recipe.auxiliary.value is not None:
+        yield (
+            "`compute.sharding: weights` does not shard a critic, which is as large as the policy: set `sharding: "
+            "optimizer`, or another baseline than a critic's"
+        )
+    found = versions("torch").get("torch", "")
+    if found and tuple(map(int, found.split("+")[0].split(".")[:2])) < OLDEST_SHARDING:
+        oldest = ".".join(map(str, OLDEST_SHARDING))
+        yield f"`compute.sharding: weights` needs PyTorch {oldest} or newer, and {found} is installed: upgrade it"
+
+
 def adapter_faults(recipe: Recipe) -> Iterator[str]:
     """Yield what is missing to train adapters."""
     if recipe.model.lora is not None and not versions("peft"):

@@ -40,6 +40,7 @@ from paribus_runners.native.requirements import (
     of_sampler,
     precision_faults,
     sampler_faults,
+    sharding_faults,
     versions,
 )
 from paribus_runners.native.tiny.spec import MODELS
@@ -93,7 +94,7 @@ class NativeRunner(RunnerBase):
         found += [Support(feature="rollout.engine", level="unsupported", reason=f"{fault}.")
                   for fault in sampler_faults(recipe)]  # fmt: skip
         found += [Support(feature="compute", level="unsupported", reason=f"{fault}.")
-                  for fault in precision_faults(recipe)]  # fmt: skip
+                  for fault in (*precision_faults(recipe), *sharding_faults(recipe))]  # fmt: skip
         found += [Support(feature="model.lora", level="unsupported", reason=f"{fault}.")
                   for fault in adapter_faults(recipe)]  # fmt: skip
         found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")

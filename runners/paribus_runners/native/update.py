@@ -24,6 +24,7 @@ from paribus_runners.native.objective import clip, correction, router
 from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.loss import Tokens, left_out, loss
 from paribus_runners.native.objective.whole_batch import Found, Prepared, prepared
+from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.world import World
 
@@ -107,6 +108,19 @@ class Updates:
 
 def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int, step: int) -> Updates:
     """Update policy and critic on the experience of one step; return the statistics of each update."""
+    with learner.sharded():
+        done, losses = _all_updates(recipe, learner, experience, seed, step)
+    every = _of_all(learner, done)
+    old = [x.old for update in every for x in update.parts if x.old is not None]
+    if old:
+        experience = corrected(recipe, experience, in_loss(recipe, experience), torch.cat(old))
+    return Updates(every, tuple(losses), experience)
+
+
+def _all_updates(
+    recipe: Recipe, learner: Learner, experience: Experience, seed: int, step: int
+) -> tuple[list[Update], list[float]]:
+    """Make all updates of a step; return what this process has seen of each, and the losses of the critic."""
     done: list[Update] = []
     losses: list[float] = []
     measure = experience.entropy is None
@@ -122,11 +136,7 @@ def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int,
                 done.append(Update(parts, norm, here.found))
             if learner.critic is not None:
                 losses.append(update_critic(recipe, learner, experience, batch))
-    every = _of_all(learner, done)
-    old = [x.old for update in every for x in update.parts if x.old is not None]
-    if old:
-        experience = corrected(recipe, experience, in_loss(recipe, experience), torch.cat(old))
-    return Updates(every, tuple(losses), experience)
+    return done, losses
 
 
 def ready(
@@ -148,6 +158,8 @@ def _ahead(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, t
         mine.append(
             score(policy, prompts, texts, recipe.schedule.temperature, support=support, experts=experts).logp.cpu()
         )
+    for _ in range(_missing(recipe, learner, rollouts, batch)):
+        _without_tokens(policy)
     every = learner.world.gather(torch.cat(mine) if mine else None)
     return torch.cat([logp for logp in every if logp is not None])
 
@@ -208,6 +220,8 @@ def backward(
         entropy = now.entropy.detach() if measure and now.entropy is not None else None
         seen = observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach(), entropy, now.replaced)
         yield seen if old is None else replace(seen, old=old.cpu())
+    for _ in range(_missing(recipe, learner, rollouts, batch)):
+        _without_tokens(policy).backward()  # type: ignore[no-untyped-call]
 
 
 def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batch: Batch) -> float:
@@ -243,14 +257,39 @@ def _forward_passes(
     Each is first and end response, prompts, responses by prompt.
     """
     responses, groups = rollouts.responses.select(batch.rows), rollouts.scored.group[batch.rows].tolist()
-    ids = responses.tokens()
-    costs = [len(x) + len(rollouts.prompts[g]) // recipe.schedule.group_size for x, g in zip(ids, groups, strict=True)]
-    unit = 2 if recipe.loss.kind == "pair_dpo" else 1
-    sums = [sum(costs[i : i + unit]) for i in range(0, len(ids), unit)]
+    ids, unit = responses.tokens(), _unit(recipe)
+    sums = _costs(recipe, rollouts, batch)
     mine = world.share(sums)
     for units in split(mine, [sums[i] for i in mine], BUDGET[device]):
         first, end = units[0] * unit, (units[-1] + 1) * unit
         yield first, end, *_by_group(range(first, end), ids, groups, rollouts.prompts)
+
+
+def _unit(recipe: Recipe) -> int:
+    """Return how many responses stay together."""
+    return 2 if recipe.loss.kind == "pair_dpo" else 1
+
+
+def _costs(recipe: Recipe, rollouts: Rollouts, batch: Batch) -> list[int]:
+    """Return the tokens that a forward pass has for each unit of a batch."""
+    responses, groups = rollouts.responses.select(batch.rows), rollouts.scored.group[batch.rows].tolist()
+    prompts, size, unit = rollouts.prompts, recipe.schedule.group_size, _unit(recipe)
+    costs = [n + len(prompts[g]) // size for n, g in zip(responses.read.tolist(), groups, strict=True)]
+    return [sum(costs[i : i + unit]) for i in range(0, len(costs), unit)]
+
+
+def _missing(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch) -> int:
+    """Return how many passes this process must make without tokens: with sharded weights all make as many."""
+    if learner.policy.shared is None:
+        return 0
+    costs, budget, world = _costs(recipe, rollouts, batch), BUDGET[learner.policy.device.type], learner.world
+    counts = [len([*split(share, [costs[i] for i in share], budget)]) for share in world.shares(costs)]
+    return max(counts) - counts[world.rank]
+
+
+def _without_tokens(policy: Policy) -> Tensor:
+    """Make a pass that changes nothing; return 0, of which all gradients are 0."""
+    return score(policy, [[0]], [[[0]]], 1.0).logp.sum() * 0
 
 
 def _experts(rollouts: Rollouts, batch: Batch, first: int, end: int) -> Experts | None:

@@ -139,12 +139,15 @@ class World:
 
     def share(self, costs: Sequence[int]) -> range:
         """Return which items are this process's if each gets a run of neighbours of about equal cost; may be none."""
-        total, before, mine = max(1, sum(costs)), 0, []
+        return self.shares(costs)[self.rank]
+
+    def shares(self, costs: Sequence[int]) -> list[range]:
+        """Return which items each process gets by :meth:`share`."""
+        total, before, found = max(1, sum(costs)), 0, [list[int]() for _ in range(self.size)]
         for i, cost in enumerate(costs):
-            if min(self.size - 1, (2 * before + cost) * self.size // (2 * total)) == self.rank:
-                mine.append(i)
+            found[min(self.size - 1, (2 * before + cost) * self.size // (2 * total))].append(i)
             before += cost
-        return range(mine[0], mine[-1] + 1) if mine else range(0)
+        return [range(mine[0], mine[-1] + 1) if mine else range(0) for mine in found]
 
     def gather(self, value: T) -> list[T]:
         """Return what each process passed, in the order of the ranks; all must call."""
@@ -152,11 +155,11 @@ class World:
             return [value]
         data = pickle.dumps(value)
         lengths = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
-        self._finish(dist.all_gather(lengths, torch.tensor([len(data)]), group=self._plain, async_op=True))
+        self.finish(dist.all_gather(lengths, torch.tensor([len(data)]), group=self._plain, async_op=True))
         longest = int(max(lengths))
         mine = torch.frombuffer(bytearray(data.ljust(longest)), dtype=torch.uint8)
         found = [torch.empty_like(mine) for _ in lengths]
-        self._finish(dist.all_gather(found, mine, group=self._plain, async_op=True))
+        self.finish(dist.all_gather(found, mine, group=self._plain, async_op=True))
         return [pickle.loads(x[: int(n)].numpy().tobytes()) for x, n in zip(found, lengths, strict=True)]  # noqa: S301 - our own
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
@@ -164,18 +167,18 @@ class World:
         if self.size == 1:
             return
         there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-        self._finish(dist.all_reduce(there, group=self._plain, async_op=True))
+        self.finish(dist.all_reduce(there, group=self._plain, async_op=True))
         for bucket in _buckets([p for p, count in zip(parameters, there.tolist(), strict=True) if count]):
             flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
-            self._finish(dist.all_reduce(flat, async_op=True))
+            self.finish(dist.all_reduce(flat, async_op=True))
             for p, total in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
                 p.grad = total.view_as(p).clone()
 
     def send(self, values: Tensor, owner: int) -> None:
         """Give all processes what the process ``owner`` has in ``values``, a contiguous tensor; all must call."""
-        self._finish(dist.broadcast(values, owner, async_op=True))
+        self.finish(dist.broadcast(values, owner, async_op=True))
 
-    def _finish(self, work: dist.Work | None) -> None:
+    def finish(self, work: dist.Work | None) -> None:
         """Wait for the other processes, and look meanwhile whether the run must stop.
 
         Raises:

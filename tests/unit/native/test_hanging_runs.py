@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from paribus.attempt.watchdog import STACKS
 from paribus.contract import Options, Timeouts
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import Compute, Recipe
 from paribus.run_folder.phases import read_signs
 from support.native_runs import SLEEPER, changed, supervised
 
@@ -32,11 +33,12 @@ def test_a_reward_function_that_sleeps_is_named_as_what_hangs(recipe: Recipe, jo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "weights"])
 def test_a_stopped_process_of_several_ends_the_run_and_is_named(
-    recipe: Recipe, job_folder: Callable[..., Path]
+    recipe: Recipe, job_folder: Callable[..., Path], sharding: Literal["none", "weights"]
 ) -> None:
     """One of two processes gets SIGSTOP in mid-training: the report names it and who waits; none of them is left."""
-    recipe = changed(recipe, schedule={"steps": 10_000})
+    recipe = changed(recipe, schedule={"steps": 10_000}, compute=Compute(sharding=sharding))
     patience = dict.fromkeys(("rollout", "reward", "old_pass", "update", "sync", "evaluation", "checkpoint"), 20.0)
     folder = job_folder(recipe, options=Options(own={"processes": 2}), timeouts=Timeouts(**patience))
     pids: list[int] = []

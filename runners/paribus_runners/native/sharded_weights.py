@@ -1,0 +1,185 @@
+"""Weights, gradients and optimizer that the processes of a run share (ZeRO-3, arXiv 1910.02054, by PyTorch's FSDP2).
+
+With ``compute.sharding: weights`` a process keeps a share of each weight, and AdamW steps it. In an update the weights
+of a block are gathered before the block computes and freed behind it, and its gradient is summed over the processes as
+soon as it is whole. Everywhere else all weights are whole in each process: a token that is sampled is one pass, and
+weights cannot be gathered for each.
+
+Each pass of an update gathers weights, so all processes must make as many; :mod:`.update` makes those that are missing
+without tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from paribus_runners.native.gradient_checkpointing import blocks_of
+from paribus_runners.native.world import World
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+_METHOD = "paribus_pass"
+
+
+class ShardedWeights:
+    """The weights of a network, of which each process keeps a share.
+
+    They are sharded from here on; :meth:`gather` makes them whole.
+
+    Args:
+        model: a Transformers model, the same in all processes.
+        world: these processes.
+        dtype: type of the weights where they are whole; shares are float32.
+
+    Attributes:
+        whole: whether all weights are whole in each process now.
+        narrow: whether the shares have more digits than the whole weights.
+
+    Raises:
+        RunnerError: the model has no blocks that could be gathered one by one.
+    """
+
+    def __init__(self, model: Any, world: World, dtype: torch.dtype) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+        self._model, self._world, self.whole = model, world, False
+        self.narrow = dtype.itemsize < 4
+        self._state = [*model.state_dict()]
+        device = next(model.parameters()).device
+        blocks: list[Any] = blocks_of(model, "compute.sharding")
+        self._parts: list[Any] = [model, *blocks]
+        mesh = init_device_mesh(device.type, (world.size,))
+        policy = MixedPrecisionPolicy(
+            param_dtype=dtype if self.narrow else None, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
+        setattr(type(model), _METHOD, _pass)
+        for part in reversed(self._parts):  # the model last: it takes what the blocks leave
+            for weight in part.parameters():
+                if weight.requires_grad and weight.dtype != torch.float32:
+                    weight.data = weight.data.float()
+            fully_shard(part, mesh=mesh, mp_policy=policy)
+            part.set_custom_all_gather(_Gather(world))
+            part.set_custom_reduce_scatter(_Sum(world))
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+        for before, block in pairwise(self._parts):
+            # named here, since else the order of passes without gradient, which processes do not share, would decide
+            block.set_modules_to_backward_prefetch([before])
+        model.set_reduce_scatter_unused_params(True)  # all processes must sum the same gradients
+        register_fsdp_forward_method(model, _METHOD)
+        self.run(tuple)  # the first to make a pass counts as the whole of the network
+        model.reshard()
+
+    def run(self, action: Callable[[], T]) -> T:
+        """Return the tensors that ``action`` does, which is one pass; all processes must make it.
+
+        Weights are gathered for it. A backward pass may begin with these tensors alone.
+        """
+        found: T = action() if self.whole else getattr(self._model, _METHOD)(action)
+        return found
+
+    def gather(self) -> None:
+        """Make all weights whole in each process; all must call."""
+        for part in self._parts:
+            part.unshard()
+        self._keep(True)
+
+    @contextmanager
+    def sharded(self) -> Iterator[None]:
+        """Have each process keep its share alone for the duration; all must call. After an error it stays so."""
+        self._keep(False)
+        for part in self._parts:
+            part.reshard()
+        yield
+        self.gather()
+
+    def _keep(self, whole: bool) -> None:
+        self.whole = whole
+        for block in self._parts[1:]:
+            block.set_reshard_after_forward(not whole)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all whole weights and buffers under their names, as ``model.state_dict()`` would without sharding."""
+        assert self.whole
+        tensors = dict(self._model.named_parameters(remove_duplicate=False))
+        tensors |= dict(self._model.named_buffers(remove_duplicate=False))
+        return {name: tensors[name].detach() for name in self._state}
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over whole weights and buffers; all processes must call.
+
+        Raises:
+            KeyError: one is missing.
+            RuntimeError: one has another shape.
+        """
+        with self.sharded():
+            for name, buffer in self._model.named_buffers():
+                if name in self._state:
+                    buffer.copy_(state[name])
+            for name, weight in self._model.named_parameters():
+                own, first = share_of(weight)
+                if state[name].shape != weight.shape:
+                    raise RuntimeError(f"{name} has the shape {tuple(state[name].shape)}, not {tuple(weight.shape)}")
+                own.copy_(state[name].reshape(-1)[first : first + own.numel()])
+
+
+def share_of(weight: Tensor) -> tuple[Tensor, int]:
+    """Return the numbers of a weight that are in this process, flat and sharing its memory, and the first one's place.
+
+    Of a weight that is not sharded these are all. FSDP2 deals out rows, as many to each, and fewer to the last.
+    """
+    own = own_part(weight.detach()).view(-1)
+    if own.numel() == weight.numel():
+        return own, 0
+    mesh: Any = weight.device_mesh  # type: ignore[attr-defined] # a DTensor's
+    rows = -(-weight.shape[0] // mesh.size())
+    return own, min(mesh.get_local_rank() * rows, weight.shape[0]) * (weight.numel() // weight.shape[0])
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that is in this process; all of it unless it is sharded."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def _pass(model: nn.Module, action: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Make a pass; FSDP2 attaches its hooks to the results, which views would lose."""
+    return tuple(x.clone() if isinstance(x, Tensor) else x for x in action())
+
+
+class _Exchange:
+    """What FSDP2 calls to exchange tensors: it waits as all of the run does, and so notices that the run must stop."""
+
+    def __init__(self, world: World) -> None:
+        self._finish = world.finish
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return memory for a tensor."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _Gather(_Exchange):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> None:
+        self._finish(dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=True))
+
+
+class _Sum(_Exchange):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> None:
+        if input_tensor.device.type == "cpu":  # Gloo only begins to add up when it is waited for
+            self._finish(dist.all_reduce(input_tensor, op=op, group=group, async_op=True))
+            output_tensor.copy_(input_tensor.chunk(group.size())[group.rank()])
+            return
+        self._finish(dist.reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=True))
