@@ -3,7 +3,8 @@
 A random Qwen2 samples, is scored and is updated by the code that trains, in a process of its own for each row. Measured
 is the peak of the process's resident memory in a phase (Linux: VmHWM) above what it had with the libraries loaded and
 every kernel used once; the allocator gives everything above 64 KiB back, so nothing freed counts. The responses all run
-to their limit, so the cache is never copied for those that are left.
+to their limit, so the cache is never copied for those that are left. Where two processes share the weights, one of them
+is measured; that of the update begins when its weights have been sharded.
 
     python benchmarks/phase_memory.py [--tiny]
 """
@@ -20,7 +21,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 RETURNS = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
@@ -40,6 +41,7 @@ class Case:
     copies: int
     room: int
     checkpointing: bool = False
+    processes: int = 1
 
 
 TINY = (
@@ -47,6 +49,10 @@ TINY = (
     Case(
         name="blocks again", layers=6, hidden=192, inner=768, vocabulary=300, prompts=8, copies=8, room=24,
         checkpointing=True,
+    ),
+    Case(
+        name="two share weights", layers=6, hidden=256, inner=1024, vocabulary=6000, prompts=8, copies=4, room=24,
+        checkpointing=True, processes=2,
     ),
 )  # fmt: skip
 FULL = (
@@ -60,18 +66,20 @@ PROMPT = 16
 
 def measure(case: Case) -> dict[str, Any]:
     """Return predicted and measured bytes of each phase; called in a process of its own."""
-    import torch
+    from support.ranks import in_ranks
+
+    with tempfile.TemporaryDirectory() as folder:
+        _save(case, folder)
+        if case.processes == 1:
+            return _measured(case, folder)
+        ranks = Path(folder) / "ranks"
+        found: dict[str, Any] = in_ranks(case.processes, ranks, lambda here: _measured(case, folder, here))[0]
+    return found
+
+
+def _save(case: Case, folder: str) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from paribus.evaluate import Evaluate
-    from paribus.recipe.factors import Schedule
-    from paribus.recipe.recipe import Compute, Recipe
-    from paribus_runners.native import gradient_checkpointing
-    from paribus_runners.native.log_probabilities import by_prompt, score, score_all
-    from paribus_runners.native.memory import Architecture, Held, Phases
-    from paribus_runners.native.policy import Policy
-    from paribus_runners.native.rollout.sampler import Requests
-    from paribus_runners.native.rollout.torch import _sample
     from support.chat_model import chat_tokenizer
 
     words = chat_tokenizer()
@@ -87,17 +95,37 @@ def measure(case: Case) -> dict[str, Any]:
         pad_token_id=words.pad_token_id,
         bos_token_id=None,
     )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+
+
+def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
+    import torch
+
+    from paribus.evaluate import Evaluate
+    from paribus.recipe.factors import Schedule
+    from paribus.recipe.recipe import Compute, Recipe
+    from paribus_runners.native import gradient_checkpointing
+    from paribus_runners.native.learner import Learner
+    from paribus_runners.native.log_probabilities import by_prompt, score, score_all
+    from paribus_runners.native.memory import Architecture, Held, Phases
+    from paribus_runners.native.policy import Policy
+    from paribus_runners.native.rollout.sampler import Requests
+    from paribus_runners.native.rollout.torch import _sample
+    from paribus_runners.native.sharded_weights import share_of
+
     schedule = Schedule(
         prompts_per_step=case.prompts, group_size=case.copies, minibatches=1, max_new_tokens=case.room, steps=1
     )
-    recipe = Recipe(schedule=schedule, compute=Compute(gradient_checkpointing=case.checkpointing))
-    with tempfile.TemporaryDirectory() as folder:
-        Qwen2ForCausalLM(config).save_pretrained(folder)
-        words.save_pretrained(folder)
-        policy = Policy.load(folder, None, "float32")
+    sharding: Literal["none", "weights"] = "none" if world is None else "weights"
+    compute = Compute(gradient_checkpointing=case.checkpointing, sharding=sharding)
+    recipe = Recipe(schedule=schedule, compute=compute)
+    policy = Policy.load(folder, None, "float32")
     if case.checkpointing:
         gradient_checkpointing.switch_on(policy.model)
-    optimizer = torch.optim.AdamW(policy.trained, lr=1e-5, fused=True)
+    numbers = sum(p.numel() for p in policy.trained)
+    learner = Learner.of(recipe, policy, world)
+    policy, optimizer = learner.policy, learner.optimizer
     prompts = [[5] * PROMPT for _ in range(case.prompts)]
     uniforms = torch.rand(case.prompts * case.copies, case.room, dtype=torch.float64)
 
@@ -105,29 +133,33 @@ def measure(case: Case) -> dict[str, Any]:
         return _sample(policy, prompts, Requests(prompts, case.copies, room, 1.0, ("memory",)), uniforms[:, :room])
 
     def update(responses: Any) -> None:
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero()
         for some, groups in by_prompt(prompts, responses, policy.device):
             score(policy, some, groups, 1.0, accumulate=True).logp.sum().backward()
-        optimizer.step()
+        optimizer.step(1.0)
 
     small = rollout(2)
-    update(small)  # moments are there, and every kernel has been used
+    with learner.sharded():
+        update(small)  # moments are there, and every kernel has been used
     responses = rollout()
-    numbers = sum(p.numel() for p in policy.trained)
-    architecture = Architecture.of(config.to_dict())
+    architecture = Architecture.of(policy.model.config.to_dict())
     assert architecture is not None
-    held = Held(weights=numbers, trained=numbers)
+    held = Held(weights=numbers, trained=numbers, processes=case.processes)
     phases = Phases(model=architecture, held=held, recipe=recipe, prompt=PROMPT, device="cpu", ragged=False)
     peaks = phases.peaks(Evaluate(problems=case.prompts, samples=case.copies))
-    tensors = [*policy.trained, *(x for state in optimizer.state.values() for x in state.values())]
-    there = sum(x.numel() * x.element_size() for x in tensors) + numbers * 4
+    optimizer.zero()
+    shares = 0 if world is None else sum(share_of(p)[0].numel() for p in optimizer.weights)
+    moments = sum(x.numel() * x.element_size() for x in optimizer.state().values())
+    there = (numbers + shares) * 4 + moments
     found = {
         "rollout": (peaks.rollout, there + above(rollout)),
         "old_pass": (peaks.old_pass, there + above(lambda: score_all(policy, prompts, responses, 1.0))),
         "evaluation": (peaks.evaluation, there + above(rollout)),
-        "update": (peaks.update, there + above(lambda: update(responses))),
     }
-    return {"name": case.name, "held": [held.bytes(recipe), there], **found}
+    with learner.sharded():
+        beside = there if world is None else there - numbers * 4
+        found["update"] = (peaks.update, beside + above(lambda: update(responses)))
+    return {"name": case.name, "held": [held.bytes(recipe, gradients="none"), there], **found}
 
 
 def above(work: Callable[[], object]) -> int:

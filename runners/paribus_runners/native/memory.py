@@ -104,18 +104,22 @@ class Held:
         """Whether adapters are trained: the weights then have the type of the computations, and no gradient."""
         return self.trained < self.weights and not self.inside
 
-    def bytes(self, recipe: Recipe, *, gradients: bool = True) -> int:
+    def bytes(self, recipe: Recipe, *, gradients: Literal["all", "critic", "none"] = "all", whole: bool = True) -> int:
         """Return the bytes on the device of weights, gradients, moments, masters, reference and critic.
 
         Args:
             recipe: says whether there is a reference or a critic, and what is in bfloat16, dealt out or offloaded.
-            gradients: whether the policy's gradients are there; they are freed before each update.
+            gradients: whose are there: the policy's are freed before each update, all of them after the last one.
+            whole: whether all weights are there; sharded ones are not while they are updated.
         """
-        found = self.still + self.moving(recipe, gradients=gradients)
+        found = self.moving(recipe, gradients=gradients == "all", whole=whole)
+        found += self.still if whole else 0
+        if recipe.compute.sharding == "weights":
+            found += ceil(self.still / self.processes)
         if has_reference(recipe) and "reference" not in recipe.compute.offload:
             found += self.trained * of_weight(recipe.model)
         if recipe.auxiliary.value is not None:
-            found += self.moving(recipe)
+            found += self.moving(recipe, gradients=gradients != "none")
         return found
 
     @property
@@ -124,10 +128,11 @@ class Held:
         numbers = self.weights - (self.trained if self.inside else 0)
         return numbers * self.frozen if self.trained < self.weights else 0
 
-    def moving(self, recipe: Recipe, *, gradients: bool = True) -> int:
+    def moving(self, recipe: Recipe, *, gradients: bool = True, whole: bool = True) -> int:
         """Return the bytes of the weights that are trained, of their gradients, moments and masters."""
-        each = of_weight(recipe.model) + of_optimizer(recipe, self.processes) + (FULL if gradients else 0)
-        return ceil(self.trained * each)
+        each = of_optimizer(recipe, self.processes) + (of_weight(recipe.model) if whole else 0)
+        of_gradient = FULL / self.processes if recipe.compute.sharding == "weights" else FULL
+        return ceil(self.trained * (each + (of_gradient if gradients else 0)))
 
     def reference(self, recipe: Recipe) -> int:
         """Return the bytes of a reference that is in host memory where it does not compute."""
@@ -143,12 +148,13 @@ def of_weight(model: Model) -> int:
 def of_optimizer(recipe: Recipe, processes: int) -> float:
     """Return the bytes that one of some processes holds on its device for a weight that is trained, beside it.
 
-    Two moments, and the master of a weight in bfloat16.
+    Two moments, and the master of a weight in bfloat16. A sharded weight has a float32 share beside it.
     """
-    if "optimizer" in recipe.compute.offload:
-        return 0
+    here, sharded = "optimizer" not in recipe.compute.offload, recipe.compute.sharding
+    if sharded == "weights":
+        return FULL * (3 if here else 1) / processes
     every = FULL * (3 if recipe.model.trained_dtype == "bfloat16" else 2)
-    return every / (processes if recipe.compute.sharding == "optimizer" else 1)
+    return every / (processes if sharded == "optimizer" else 1) if here else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +200,7 @@ class Phases:
 
     def peaks(self, evaluate: Evaluate) -> Peaks:
         """Return the peak of each phase; a run samples its responses and its evaluations with the sampler ``torch``."""
-        schedule, whole = self.recipe.schedule, self.held.bytes(self.recipe)
+        schedule, whole = self.recipe.schedule, self.held.bytes(self.recipe, gradients="none")
         sets = evaluate.all_sets.values()
         evaluations = [
             self.sampling(each.problems, each.samples, each.max_new_tokens or schedule.max_new_tokens) for each in sets
@@ -229,20 +235,36 @@ class Phases:
         """Return the bytes of an update: what autograd keeps of its first pass while the head is differentiated.
 
         If the batch needs several passes, the gradients of those before are there, too: to these a large head adds in
-        place, and embeddings make theirs beside them.
+        place, and embeddings make theirs beside them. Of sharded weights there is a share, and what is gathered.
         """
         m, again, several = self.model, self.recipe.compute.gradient_checkpointing, tokens >= self._most()
+        sharded = self.recipe.compute.sharding == "weights"
         block, stream = self._kept(tokens), tokens * self.model.hidden * FULL
         kept = m.layers * (stream if again else block)
         words = 0 if self.held.beside else m.vocabulary * m.hidden
-        head = 0 if several and m.vocabulary > SMALL else words * FULL
+        head = 0 if several and m.vocabulary > SMALL and not sharded else words * FULL
         rest = head + (words * self.width if self.width < FULL else 0) + 2 * stream  # gradients, products of the head
         pieces = self._pieces(tokens, kept=KEPT_LOGITS)
         pieces = pieces + rest if self.recipe.auxiliary.entropy != 0 else max(pieces, pieces // 2 + rest)
-        before = self.held.bytes(self.recipe, gradients=several)
+        before = self.held.bytes(self.recipe, gradients="all" if several else "critic", whole=not sharded)
         inside = int(INSIDE * block) if again else block
-        last = self.held.bytes(self.recipe) + max(inside + stream, words * FULL if several or m.tied else 0)
-        return max(before + kept + max(pieces, inside if again else 0), last) + self._autocast()
+        last = self.held.bytes(self.recipe, whole=not sharded)
+        if not sharded:
+            last += max(inside + stream, words * FULL if several or m.tied else 0)
+            return max(before + kept + max(pieces, inside if again else 0), last) + self._autocast()
+        outside, of_block = self._gathered()
+        before += outside + kept + max(pieces, head + 2 * of_block + (inside if again else 0))
+        return max(before, last + outside + self._summed(outside)) + self._autocast()
+
+    def _gathered(self) -> tuple[int, int]:
+        """Return the bytes of sharded weights that are gathered for a whole pass, and of those of a block."""
+        m, width = self.model, of_weight(self.recipe.model)
+        outside = m.vocabulary * m.hidden * (1 if m.tied else 2)
+        return outside * width, (self.held.weights - outside) // m.layers * width
+
+    def _summed(self, gathered: int) -> int:
+        """Return the bytes of the gradients of gathered weights, and of their float32 copy that is summed."""
+        return gathered + gathered // of_weight(self.recipe.model) * FULL
 
     # ---- the terms ---------------------------------------------------------------------------------
 

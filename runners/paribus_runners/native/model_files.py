@@ -88,7 +88,7 @@ class ModelFiles:
         """
         if not self.shapes:
             return []
-        counts = (processes,) if processes else PROCESSES if recipe.compute.sharding == "optimizer" else (1,)
+        counts = (processes,) if processes else PROCESSES if recipe.compute.sharding != "none" else (1,)
         several = f" of {', '.join(map(str, counts[:-1]))} or {counts[-1]} processes" if len(counts) > 1 else " process"
         rest = f"in each{several} of a run, before activations and samples"
         here = "optimizer" not in recipe.compute.offload
@@ -128,7 +128,7 @@ class ModelFiles:
             return []
         if recipe.turns.kind != "single":
             return []
-        sharded = recipe.compute.sharding == "optimizer"
+        sharded = recipe.compute.sharding != "none"
         count = processes or (PROCESSES[-1] if sharded else 1)
         held = self._held(recipe, count)
         shown = []

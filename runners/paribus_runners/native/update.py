@@ -136,6 +136,9 @@ def _all_updates(
                 done.append(Update(parts, norm, here.found))
             if learner.critic is not None:
                 losses.append(update_critic(recipe, learner, experience, batch))
+    learner.optimizer.zero()  # their memory is for the next rollouts
+    if learner.critic_optimizer is not None:
+        learner.critic_optimizer.zero()
     return done, losses
 
 

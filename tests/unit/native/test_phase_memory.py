@@ -46,11 +46,13 @@ def test_what_is_held_follows_from_the_recipe():
     """16 bytes a parameter that is trained; a reference 4 and a critic 16 more; adapters leave the rest as it is."""
     whole = Held(weights=100, trained=100)
     assert whole.bytes(Recipe()) == 1600
-    assert whole.bytes(Recipe(), gradients=False) == 1200
+    assert whole.bytes(Recipe(), gradients="none") == 1200
     assert Held(weights=1000, trained=10, frozen=2).bytes(Recipe()) == 2160
     assert whole.bytes(Recipe(kl=KlInLoss(beta=0.1))) == 1600 + 400
     critic = Recipe(baseline=CriticGae(), scale=NoScale(), auxiliary=Auxiliary(value=ValueLoss()))
     assert whole.bytes(critic) == 1600 + 1600
+    assert whole.bytes(critic, gradients="critic") == 1200 + 1600
+    assert whole.bytes(critic, gradients="none") == 1200 + 1200
 
 
 def test_what_is_shared_or_in_host_memory_leaves_the_device():
@@ -67,6 +69,34 @@ def test_what_is_shared_or_in_host_memory_leaves_the_device():
     assert eight.reference(Recipe(kl=reference)) == 0
     critic = Recipe(baseline=CriticGae(), scale=NoScale(), auxiliary=Auxiliary(value=ValueLoss()), compute=shared)
     assert eight.bytes(critic) == 2 * 800 * 9
+
+
+def test_sharded_weights_leave_a_share_of_all_in_updates():
+    """Share, moments and gradients: 16 bytes over the processes; elsewhere whole weights beside what has no gradient."""
+    sharded, half = Compute(sharding="weights"), Model(dtype="bfloat16", trained_dtype="bfloat16")
+    eight = Held(weights=800, trained=800, processes=8)
+    for model, width in ((Model(), 4), (half, 2)):
+        recipe = Recipe(model=model, compute=sharded)
+        assert eight.bytes(recipe, whole=False) == 1600
+        assert eight.bytes(recipe, gradients="none") == 800 * width + 1200
+        away = Recipe(model=model, compute=Compute(sharding="weights", offload=("optimizer",)))
+        assert eight.bytes(away, whole=False) == 800
+    parts = Held(weights=800, trained=400, inside=True, processes=8)
+    assert parts.bytes(Recipe(compute=sharded), whole=False) == 400 * 16 / 8 + 400 * 4 / 8
+
+
+def test_what_is_gathered_for_an_update_counts():
+    """Embeddings and head for a whole pass, two blocks; far below what each process would hold of all weights."""
+    batch = {"schedule": BATCH, "model": Model(dtype="bfloat16", trained_dtype="bfloat16")}
+    found = {}
+    for sharding in ("optimizer", "weights"):
+        recipe = Recipe(compute=Compute(sharding=sharding, gradient_checkpointing=True), **batch)
+        held = Held(weights=NUMBERS_7B, trained=NUMBERS_7B, processes=8)
+        phase = Phases(model=Architecture.of(QWEN_7B), held=held, recipe=recipe, prompt=256, device="cuda")
+        found[sharding] = phase.peaks(Evaluate()).update
+    words = 2 * 152_064 * 3584
+    saved = found["optimizer"] - found["weights"]
+    assert 0 < (2 + 4 + 12 / 8 - 16 / 8) * NUMBERS_7B - saved < 2 * words * 4
 
 
 def test_weights_in_bfloat16_are_not_cast_again():
@@ -172,7 +202,7 @@ def test_a_measurement_on_a_tiny_model_is_within_a_tenth():
     script = Path(__file__).parents[3] / "benchmarks" / "phase_memory.py"
     done = subprocess.run([sys.executable, str(script), "--tiny"], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout.splitlines()[-1])
-    assert len(rows) == 2
+    assert len(rows) == 3
     for row in rows:
         assert row["held"][0] == pytest.approx(row["held"][1], rel=1e-4)  # AdamW counts steps beside its moments
         for phase in ("rollout", "old_pass", "update", "evaluation"):
