@@ -44,9 +44,9 @@ class Adaptive:
         return study
 
     def grow(self, store: Store, study: StudyRecord) -> StudyRecord | None:
-        """Submit the study's next plan; ``None`` if it is paused, a run is open, or the rule asks for nothing."""
-        (entry,) = store.summaries([study.id])
-        if not study.plan.adaptive or entry.open or entry.paused:
+        """Submit the study's next plan; ``None`` if it is paused or gone, has an open run, or needs no other plan."""
+        entry = next(iter(store.summaries([study.id])), None)
+        if not study.plan.adaptive or entry is None or entry.open or entry.paused:
             return None
         plan = self.next_plan(store, study)
         return None if plan is None else store.add_study(plan)

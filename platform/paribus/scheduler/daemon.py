@@ -32,7 +32,8 @@ from paribus.scheduler.serve import (
     start_sync,
     working_scheduler,
 )
-from paribus.store.models import StudyRecord
+from paribus.store.database import StudyDeleted
+from paribus.store.models import StudyRecord, StudySummary
 from paribus.store.states import RECORDED, TERMINAL
 from paribus.store.store import Store
 from paribus.study.evaluation import arm_hashes
@@ -212,24 +213,33 @@ class HomeLoop(ServingLoop):
         """Take up the studies that can go on, and drop plans that a newer one of the same name has replaced."""
         newest = {entry.name: entry for entry in self._store.summaries()}
         for number, study in list(self._scheduler.studies.items()):
-            if newest[study.name].id != number:
+            if study.name in newest and newest[study.name].id != number:
                 self._display.say(f"{study.name}: replaced by a plan that was submitted later")
                 self._scheduler.drop(number)
                 del self._alerts[number]
                 self._replaced.add(study.name)
         for entry in newest.values():
-            served = self._scheduler.studies.get(entry.id)
-            if served is None:
-                if not entry.open or entry.paused or self._is_external(entry.id):
-                    continue
-                if self._scheduler.affords(entry.name):
-                    self._replaced.discard(entry.name)
-                    self._check_and_take_up(self._store.study_by_id(entry.id))
-                elif entry.name in self._replaced and not self._scheduler.has_attempts(entry.name):
-                    self._replaced.discard(entry.name)
-                    self._over[entry.id] = Ending.BUDGET
-            elif served.submitted_at != entry.submitted_at and not entry.paused:
-                self._update(served, self._store.study_by_id(entry.id))
+            with suppress(StudyDeleted):
+                self._consider(entry)
+
+    def _consider(self, entry: StudySummary) -> None:
+        """Take up a study if it can go on; if it is served already, use its edited terms.
+
+        Raises:
+            StudyDeleted: it was deleted meanwhile.
+        """
+        served = self._scheduler.studies.get(entry.id)
+        if served is None:
+            if not entry.open or entry.paused or self._is_external(entry.id):
+                return
+            if self._scheduler.affords(entry.name):
+                self._replaced.discard(entry.name)
+                self._check_and_take_up(self._store.study_by_id(entry.id))
+            elif entry.name in self._replaced and not self._scheduler.has_attempts(entry.name):
+                self._replaced.discard(entry.name)
+                self._over[entry.id] = Ending.BUDGET
+        elif served.submitted_at != entry.submitted_at and not entry.paused:
+            self._update(served, self._store.study_by_id(entry.id))
 
     def _is_external(self, number: int) -> bool:
         """Return whether the runs of a study are not started here."""

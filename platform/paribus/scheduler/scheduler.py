@@ -10,6 +10,7 @@ import hashlib
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +26,7 @@ from paribus.scheduler.fair_share import Demand, FairShare
 from paribus.scheduler.setup_jobs import SetupJobs, prepared, shared_parts
 from paribus.store.attempts import ANYWHERE
 from paribus.store.budget import OVERRUN_S, shown_use
-from paribus.store.database import Unreachable
+from paribus.store.database import StudyDeleted, Unreachable
 from paribus.store.devices import Pool
 from paribus.store.models import Claim, StudyRecord, Unit, unit_of
 from paribus.store.states import TERMINAL
@@ -258,7 +259,10 @@ class Scheduler:
     def _endings(self) -> dict[int, Ending]:
         quiet = [n for n, a in self._active.items() if a.setup is None and not self._attempts.of(a.study.name)]
         endings = {}
-        for study in self._store.summaries(quiet) if quiet else ():
+        known = self._store.summaries(quiet) if quiet else ()
+        for number in {*quiet} - {study.id for study in known}:  # deleted
+            endings[number] = Ending.COMPLETE
+        for study in known:
             if not study.open:
                 endings[study.id] = Ending.COMPLETE
             elif self.interrupted:
@@ -341,7 +345,8 @@ class Scheduler:
             claims = self._store.claim_many(demand.study, count, gpus=active.need.gpus, pool=pool, **where)
             if not claims:
                 del asking[demand.study]
-                self._check_budget(active)
+                with suppress(StudyDeleted):  # this turn ends it
+                    self._check_budget(active)
                 active.full_until = self._clock() + FULL_S if pool else 0.0
                 continue
             self._shares.start(demand, len(claims))
@@ -357,7 +362,8 @@ class Scheduler:
         if active.setup is not None or active.error is not None or self._clock() < active.full_until:
             return False
         if active.out_of_budget:
-            self._check_budget(active)
+            with suppress(StudyDeleted):
+                self._check_budget(active)
         return not active.out_of_budget
 
     def _pool(self, need: Need) -> Pool | None:

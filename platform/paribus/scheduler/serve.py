@@ -29,7 +29,7 @@ from paribus.scheduler.adaptive import Adaptive, growth_text
 from paribus.scheduler.attach import Attached
 from paribus.scheduler.home_lock import lock_home, lock_owner
 from paribus.scheduler.scheduler import Ending, Scheduler
-from paribus.store.database import Unreachable, refused
+from paribus.store.database import StudyDeleted, Unreachable, refused
 from paribus.store.history import recorded_runs
 from paribus.store.models import StudyRecord
 from paribus.store.states import RunState
@@ -214,11 +214,13 @@ class ServingLoop:
     def run(self) -> None:
         """Take turns until nothing is left to do.
 
+        If the driver pauses studies that can't go on, a study that is deleted meanwhile is dropped.
         While the database can't be reached, the loop tries again: runs go on as long as their leases allow. If it
         pauses studies that can't go on, it also tries again when the engine can't be asked: no study is at fault.
 
         Raises:
             Unreachable: the database can't be reached, and the user asked to stop.
+            StudyDeleted: studies aren't paused, and one was deleted.
             EngineError: the same of the engine; or, if studies aren't paused, it refused a job.
         """
         away = False
@@ -271,8 +273,13 @@ class ServingLoop:
     def _is_done(self, ended: Mapping[int, Ending]) -> bool:
         self._over.update(ended)  # kept until handled: the database may go away meanwhile
         for number in list(self._over):
-            if self._over[number] is not Ending.COMPLETE or not self._grow(number):
-                self._close(number, self._over[number])
+            try:
+                if self._over[number] is not Ending.COMPLETE or not self._grow(number):
+                    self._close(number, self._over[number])
+            except StudyDeleted:
+                if not self._driver.pause:
+                    raise
+                self._alerts.pop(number, None)
             del self._over[number]
         return self._driver.idle and (self._driver.interrupted or self._nothing_left())
 
@@ -281,7 +288,7 @@ class ServingLoop:
         study = self._store.study_by_id(number)
         try:
             later = self._adaptive.grow(self._store, study)
-        except Unreachable:
+        except (Unreachable, StudyDeleted):
             raise
         except ParibusError as error:
             if not self._driver.pause:

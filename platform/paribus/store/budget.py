@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from paribus.store import tables as t
+from paribus.store.database import StudyDeleted
 from paribus.store.models import TINY_S, BudgetRecord, Unit, unit_of
 from paribus.store.states import Move, RunState
 from paribus.study.plan import Plan
@@ -107,8 +108,14 @@ def shown_use(budget: BudgetRecord) -> str:
 
 
 def read_budget(connection: sa.Connection, now: sa.ColumnElement[float], study: str, unit: Unit) -> BudgetRecord:
-    """Return what all plans of a name may spend and have spent in one unit."""
-    row = connection.execute(sa.select(t.budget).where(*_row(study, unit))).one()
+    """Return what all plans of a name may spend and have spent in one unit.
+
+    Raises:
+        StudyDeleted: the study was deleted meanwhile.
+    """
+    row = connection.execute(sa.select(t.budget).where(*_row(study, unit))).one_or_none()
+    if row is None:
+        raise StudyDeleted(study)
     return budget_record(row, connection.execute(live_use(study, unit, now)).one())
 
 

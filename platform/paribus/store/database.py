@@ -55,6 +55,18 @@ class Unreachable(StoreError):
     """The server did not answer, or aborted a transaction. The same call may work later."""
 
 
+class StudyDeleted(StoreError):
+    """A study that this process has seen is no longer in the store.
+
+    Args:
+        name: its name, if that is known.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        shown = f"the study `{name}`" if name else "the study"
+        super().__init__(f"{shown} was deleted meanwhile. To train it, submit it again.")
+
+
 class NothingYet(StoreError):
     """There is no database, or one without tables: nothing has run yet, or a first study is about to make them."""
 

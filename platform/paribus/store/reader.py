@@ -15,7 +15,7 @@ from paribus.errors import StoreError, did_you_mean
 from paribus.store import remarks
 from paribus.store import tables as t
 from paribus.store.budget import UNITS, read_budget
-from paribus.store.database import FILE, Database, NothingYet, database_url
+from paribus.store.database import FILE, Database, NothingYet, StudyDeleted, database_url
 from paribus.store.deletion import Deletion, begun_with, what_goes
 from paribus.store.devices import devices_of
 from paribus.store.migrate import refuse_other_revision
@@ -144,9 +144,16 @@ class Reader:
         )
 
     def study_by_id(self, study_id: int) -> StudyRecord:
-        """Return the study with this number."""
+        """Return the study with this number.
+
+        Raises:
+            StudyDeleted: it was deleted meanwhile.
+        """
         with self.database.read() as connection:
-            return study_record(connection.execute(sa.select(t.study).where(t.study.c.id == study_id)).one())
+            row = connection.execute(sa.select(t.study).where(t.study.c.id == study_id)).one_or_none()
+        if row is None:
+            raise StudyDeleted
+        return study_record(row)
 
     def summaries(self, studies: Collection[int] | None = None) -> tuple[StudySummary, ...]:
         """Return all studies, or some, in the order of :meth:`studies`, without reading their plans."""
@@ -203,7 +210,11 @@ class Reader:
             return str(connection.execute(sa.select(t.study.c.paused).where(t.study.c.id == study_id)).scalar_one())
 
     def budget(self, study: str, unit: Unit) -> BudgetRecord:
-        """Return what all plans of a name may spend and have spent in one unit."""
+        """Return what all plans of a name may spend and have spent in one unit.
+
+        Raises:
+            StudyDeleted: the study was deleted meanwhile.
+        """
         with self.database.read() as connection:
             return read_budget(connection, self.database.now(), study, unit)
 

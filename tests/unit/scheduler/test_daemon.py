@@ -108,6 +108,22 @@ def test_what_never_fits_pauses_the_study_once(site):
     assert scheduler.studies[study.id].plan.resources == Resources(cpus=2)
 
 
+def test_a_study_that_was_deleted_is_no_longer_looked_at(site, monkeypatch):
+    """Another one may be deleted between the look at the list and the look at its plan."""
+    store, submit, scheduler, look, said = site
+    store.cancel("small")
+    store.delete_study(store.what_goes("small"), "me")
+    look()
+    other = submit(small_plan("other"))
+    listed = store.summaries()
+    store.cancel("other")
+    store.delete_study(store.what_goes("other"), "me")
+    monkeypatch.setattr(store, "summaries", lambda *_: listed)
+    look()
+    assert other.id not in scheduler.studies
+    assert said == []
+
+
 @pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'trainer'"), AttributeError("\0")])
 def test_a_runner_whose_code_is_broken_pauses_its_study_alone(site, monkeypatch, error):
     """The code of a runner is anybody's: whatever it raises is told, and the others are served."""

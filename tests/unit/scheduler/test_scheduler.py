@@ -20,7 +20,7 @@ from paribus.scheduler.adaptive import Adaptive
 from paribus.scheduler.home_lock import lock_home, lock_owner
 from paribus.scheduler.scheduler import Ending, Scheduler
 from paribus.scheduler.serve import ServingLoop
-from paribus.store.database import Unreachable
+from paribus.store.database import StudyDeleted, Unreachable
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.store.transitions import LEASE_S
@@ -405,6 +405,53 @@ def test_an_engine_that_cannot_be_asked_does_not_end_a_service(case):
     scheduler.interrupt()
     with pytest.raises(EngineError, match="who knows"):
         loop.run()
+
+
+@pytest.fixture
+def deleted(case):
+    """Return a function that makes a serving loop whose study has ended; it is deleted before or after the turn."""
+
+    def make(pause, *, before):
+        one = case(arms=1, seeds=1)
+        scheduler = Scheduler(one.store, one.engine, one.store.home / "server", say=one.said.append, pause=pause)
+        loop = ServingLoop(one.store, scheduler, Lines(), Adaptive())
+        loop.take_up(one.study)
+        one.store.cancel("small")
+        turn = scheduler.turn
+
+        def with_deletion():
+            found = {} if before else turn()
+            if one.store.summaries([one.study.id]):
+                one.store.delete_study(one.store.what_goes("small"), "me")
+            return turn() if before else found
+
+        scheduler.turn = with_deletion
+        return loop
+
+    return make
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_study_that_is_deleted_when_it_ends_does_not_end_the_scheduler(deleted, before):
+    """The scheduler drops it and serves the others."""
+    loop = deleted(pause=True, before=before)
+    loop.run()
+    assert (loop.ended, loop._alerts) == ([], {})
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_session_whose_study_is_deleted_ends_with_a_sentence(deleted, before):
+    """The command that serves this one study has nothing left to show."""
+    with pytest.raises(StudyDeleted, match="was deleted meanwhile"):
+        deleted(pause=False, before=before).run()
+
+
+def test_a_study_that_is_deleted_does_not_grow(case):
+    """The rule isn't asked."""
+    one = case(arms=1, seeds=1)
+    one.store.cancel("small")
+    one.store.delete_study(one.store.what_goes("small"), "me")
+    assert Adaptive().grow(one.store, one.study) is None
 
 
 def test_jobs_that_outlived_their_scheduler_go_on(case, monkeypatch):
