@@ -27,7 +27,8 @@ from paribus.health.judge import judge_log
 from paribus.health.profile import load_profile
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import MetricLine, RunFolder, to_json_number, write_json
-from paribus.run_folder.metrics import NativeNames, Source, find_metric
+from paribus.run_folder.metrics import Source, find_metric
+from paribus.run_folder.native_names import NativeNames
 from paribus.store.control import newest_plan
 from paribus.store.store import Store
 from paribus.study.plan import Plan

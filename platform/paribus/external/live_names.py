@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from paribus.errors import LogFileError
 from paribus.external.importing import PRIMARY
 from paribus.health.import_logs import PARIBUS, Mapped, logged_name, map_keys
-from paribus.run_folder.metrics import NativeNames, Source
+from paribus.run_folder.metrics import Source
+from paribus.run_folder.native_names import NativeNames
 
 UNKNOWN = "own"
 """Stands for the trainer in the names of numbers that nothing is known of."""
@@ -18,13 +19,16 @@ class LiveNames:
 
     Args:
         trainer: whose names they are; empty: the trainer that knows most of the first ones.
+
+    Attributes:
+        native: the names of numbers that are not canonical.
     """
 
     def __init__(self, trainer: str) -> None:
         self.trainer = trainer
         self._seen: frozenset[str] = frozenset()
         self._mapped: Mapped | None = None
-        self._native = NativeNames()
+        self.native = NativeNames()
 
     @property
     def sources(self) -> dict[str, str]:
@@ -56,7 +60,7 @@ class LiveNames:
         trainer = self.trainer or UNKNOWN
         if trainer == PARIBUS:  # canonical names are no names of another trainer
             trainer, values = UNKNOWN, {n: v for n, v in values.items() if not mapped or n not in mapped.keys}
-        self._native.learn(values)
-        own = {f"native/{trainer}/{self._native.of(name)}": value for name, value in values.items()}
+        self.native.learn(values)
+        own = {f"native/{trainer}/{self.native.of(name)}": value for name, value in values.items()}
         proxies: dict[str, Source] = {name: "proxy" for name in (mapped.proxies if mapped else ()) if name in canonical}
         return {**own, **canonical}, proxies

@@ -31,6 +31,7 @@ from paribus.health.liveness import nan
 from paribus.home import since_boot
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
+from paribus.run_folder.native_names import NamesFile
 from paribus.store.states import RECORDED, TRACKED, RunState
 from paribus.store.store import Store
 from paribus.study.plan import Plan
@@ -72,6 +73,7 @@ class Recorder:
         self._since = 0.0
         self._folder: RunFolder | None = None
         self._health: HealthMonitor | None = None
+        self._kept: NamesFile | None = None
         if state:
             self._open_folder()
 
@@ -230,6 +232,8 @@ class Recorder:
         """Append the newest step to the run folder, and judge it."""
         assert self._line is not None  # there is a step
         assert self._folder is not None  # since its run has begun
+        assert self._kept is not None  # as the folder
+        self._kept.save()
         if self._line.values:
             self._folder.append_metrics(self._line)
         line = self._written = self._line
@@ -265,6 +269,10 @@ class Recorder:
         recipe, stop_on = steps_alone(max(1, self._about.steps)), self._about.stop_on
         job = external_job(plan, run, recipe, token, self._spool.home, about, stop_on)
         folder.job.write_text(job.model_dump_json(indent=1))
+        for before in range(token - 1, 0, -1):  # the same names as in the attempt before, in whatever order they come
+            with suppress(FileNotFoundError):
+                shutil.copyfile(RunFolder.of(self._spool.home, self._fingerprint, before).names, folder.names)
+                break
         write_json(folder.environment, {"paribus": VERSION, **about})
         here = {"supervisor": Identity.of(os.getpid()).to_json(), "runner": self._program.to_json()}
         write_json(folder.attempt, {"token": token, **here})
@@ -274,6 +282,8 @@ class Recorder:
         self._folder = RunFolder.of(self._spool.home, self._fingerprint, self._run[1])
         job = Job.model_validate_json(self._folder.job.read_bytes())
         self._health = HealthMonitor(self._folder, job, since_boot)
+        self._kept = NamesFile(self._folder)
+        self._names.native = self._kept.names
 
 
 def worker() -> str:

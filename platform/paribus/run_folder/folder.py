@@ -12,6 +12,7 @@ file                    written by         content
 ``evals/<set>-<step>``  runner             one evaluation: :class:`Evaluation`
 ``samples.jsonl``       runner             some responses as text: :class:`~paribus.run_folder.samples.Sample`
 ``checkpoints/``        runner             the newest checkpoints (:mod:`~paribus.run_folder.checkpoints`)
+``names.json``          runner             what has become of names in a log (:mod:`~paribus.run_folder.native_names`)
 ``environment.json``    runner             versions of everything the numbers depend on
 ``result.json``         runner             written last: ``{"status": "succeeded" | "stopped_early", ...}``
 ``health.json``         supervisor         findings so far: :mod:`~paribus.health.finding`
@@ -153,6 +154,7 @@ class RunFolder:
         self.evals = path / "evals"
         self.samples = path / "samples.jsonl"
         self.checkpoints = path / "checkpoints"
+        self.names = path / "names.json"
         self.environment = path / "environment.json"
         self.result = path / "result.json"
         self.health = path / "health.json"

@@ -6,9 +6,7 @@ Token means weigh every token the same. Logarithms are natural.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -298,40 +296,3 @@ def find_metric(name: str) -> Metric | None:
     if match is None or base is None or (base.name.endswith("_at_k") and not match["stem"]):
         return None
     return replace(base, name=name, label=base.label.replace("@k", f"@{match['k']}"))
-
-
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_./-]")
-
-
-class NativeNames:
-    """Names for numbers of a trainer that are not canonical, in the alphabet of MLflow: another one for each number.
-
-    Of names that differ only in other characters, the first keeps the plain form, and the others end in a digest.
-
-    Attributes:
-        doubles: these others, with what they became.
-    """
-
-    def __init__(self) -> None:
-        self.doubles: dict[str, str] = {}
-        self._names: dict[str, str] = {}
-        self._given: set[str] = set()
-
-    def learn(self, names: Iterable[str]) -> None:
-        """Take names in, in an order that is their own: names that need no change come first."""
-        for name in sorted((n for n in names if n not in self._names), key=lambda n: (_plain(n) != n, n)):
-            given = _plain(name)
-            if given in self._given:
-                given += f"-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
-                self.doubles[name] = given
-            self._names[name] = given
-            self._given.add(given)
-
-    def of(self, name: str) -> str:
-        """Return what a name becomes."""
-        self.learn([name])
-        return self._names[name]
-
-
-def _plain(name: str) -> str:
-    return _FORBIDDEN.sub("_", name)

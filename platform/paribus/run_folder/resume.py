@@ -69,9 +69,13 @@ def lines_up_to(attempt: RunFolder, step: int) -> Iterator[MetricLine]:
 def take_over(folder: RunFolder, attempt: RunFolder, step: int) -> None:
     """Copy metrics, evaluations and samples of an earlier attempt up to a step, unchanged, replacing existing ones.
 
+    What has become of the names in its log is copied, too.
+
     Raises:
         RunFolderError: a record of the earlier attempt is damaged.
     """
+    with suppress(FileNotFoundError):
+        shutil.copyfile(attempt.names, folder.names)
     folder.metrics.unlink(missing_ok=True)
     for line in lines_up_to(attempt, step):
         folder.append_metrics(line)

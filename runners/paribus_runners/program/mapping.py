@@ -27,7 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from paribus.errors import ParibusError, StudyFileError, did_you_mean
 from paribus.run_folder.folder import Evaluation
 from paribus.run_folder.json_text import shown
-from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS, NativeNames, Source, find_metric
+from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS, Source, find_metric
+from paribus.run_folder.native_names import NativeNames
 from paribus.yaml_file.document import Fault, parse_document, plain
 from paribus.yaml_file.messages import explain, fields_at, plain_location, validate
 from paribus_runners.program.lines import inside
@@ -168,7 +169,7 @@ class Translator:
     """
 
     mapping: LogMapping
-    names: NativeNames = field(default_factory=NativeNames)
+    names: NativeNames
 
     def step(self, line: Mapping[str, Any]) -> int | None:
         """Return the step of a line; ``None`` if it has none, as a line that belongs to no step.

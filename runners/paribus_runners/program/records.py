@@ -15,6 +15,7 @@ from paribus.contract import Job
 from paribus.errors import ParibusError, RunnerError, did_you_mean
 from paribus.run_folder.folder import MetricLine, RunFolder, parse_metric_line
 from paribus.run_folder.metrics import STEP_METRICS, Source, find_metric
+from paribus.run_folder.native_names import NamesFile
 from paribus.run_folder.samples import parse_sample
 from paribus_runners.evaluation.evaluator import metrics
 from paribus_runners.program.evaluations import Evaluations, disagreement
@@ -71,7 +72,8 @@ class Records:
         self._folder, self._last = folder, job.recipe.schedule.steps
         self._lines = Lines(places.program / log if log else places.out / "metrics.jsonl")
         self._samples = Lines(places.out / "samples.jsonl")
-        self._translator = Translator(mapping) if mapping else None
+        self._names = NamesFile(folder)
+        self._translator = Translator(mapping, self._names.names) if mapping else None
         self._evaluations = Evaluations(folder, job, places.out, places.program, mapping)
         self._waiting: deque[Step] = deque()
         self._goal = (done, 0)
@@ -123,7 +125,7 @@ class Records:
         if count := self._skipped["of another step"]:
             steps = f"{self._first} to {self._last}"
             found.append(f"{count} lines of samples.jsonl are of no step from {steps}, and were left out")
-        for key, name in self._translator.names.doubles.items() if self._translator else ():
+        for key, name in self._names.names.doubles.items():
             found.append(f"`{key[:80]}` is recorded as `{OWN}{name}`: another name is too much like it")
         return found
 
@@ -227,6 +229,7 @@ class Records:
             raise self._wrong(wrong)
         self._evaluations.record(evaluations)
         sources = {name: source for name, source in step.sources.items() if source != "exact" and name not in counted}
+        self._names.save()
         self._folder.append_metrics(
             MetricLine(step=step.step, time_ms=step.time_ms, values={**step.values, **counted}, sources=sources)
         )

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from paribus.contract import Evaluate
+from paribus.contract import PREEMPTED, Evaluate
 
 MAPPING = """\
 step: {key: i, offset: 1}
@@ -67,6 +67,27 @@ def test_names_that_differ_only_in_other_characters_are_kept_apart(attempt) -> N
     assert re.fullmatch("native/command/a_1-[0-9a-f]{8}", other)
     assert value == 2.0
     assert f"`a 1` is recorded as `{other}`" in end.folder.log.read_text()
+
+
+def test_a_resumed_attempt_records_the_same_names(attempt) -> None:
+    """The later of two names that are alike comes first in the log of the second attempt."""
+    program = """
+if not os.environ["PARIBUS_CHECKPOINT"]:
+    test(0); log(0, **{"a@1": 1.0}); log(0, **{"a 1": 2.0}); log(1)
+    os.mkdir(out + "/checkpoints/new"); open(out + "/checkpoints/new/w", "w").close()
+    os.rename(out + "/checkpoints/new", out + "/checkpoints/step-1")
+    sys.exit(75)
+for i in (1, 2):
+    log(i, **{"a 1": 2.0}); log(i, **{"a@1": 1.0})
+test(3)
+"""
+    own = {"argv": ["python", "p.py"], "mapping": "m.yaml", "log": "log.jsonl", "resumes": True}
+    first = attempt(SCRIPT + program, own=own, sources={"m.yaml": MAPPING})
+    assert first.status == PREEMPTED, first.folder.log.read_text()
+    second = attempt(SCRIPT + program, own=own, sources={"m.yaml": MAPPING}, token=2)
+    assert second.status == 0, second.folder.log.read_text()
+    assert [line.step for line in second.lines] == [0, 1, 2, 3]
+    assert [line.values["native/command/a_1"] for line in second.lines[1:]] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,32 @@ def test_a_run_folder_that_cannot_be_made_yet_is_made_later(spool: Spool, monkey
 
     assert recorded(spool, say) == [1, 2, 3]
     assert len(said) == 1
+
+
+def test_a_second_recorder_and_a_second_attempt_record_the_same_names(spool: Spool) -> None:
+    """The later of two names that are alike comes first in what the second recorder reads, and the second attempt."""
+
+    def step(number: int, *names: str) -> None:
+        values = {"reward/mean": 0.5} | {name: float(name == "acc@1") for name in names}
+        with spool.records.open("a") as file:
+            file.write(json.dumps({"step": number, "time_ms": number, "values": values}) + "\n")
+
+    def names(status: str) -> list[float | None]:
+        spool.end.write_text(json.dumps({"status": status}))
+        assert Recorder(spool, pytest.fail).record()
+        with Reader.open(spool.home) as reader:
+            (run,) = reader.runs_of(reader.study("live").id)
+        lines = RunFolder.of(spool.home, run.fingerprint, run.token).read_metrics()
+        return [line.values.get("native/own/acc_1") for line in lines]
+
+    step(1, "acc@1")
+    step(2)
+    Recorder(spool, pytest.fail)._take(over=False)
+    step(3, "acc 1")
+    step(3, "acc@1")
+    assert names("failed") == [1.0, None, 1.0]
+    for file in (spool.records, spool.state, spool.end):
+        file.unlink()
+    step(1, "acc 1")
+    step(2, "acc@1")
+    assert names("succeeded") == [None, 1.0]
