@@ -23,7 +23,7 @@ from typing import Any
 from paribus.attempt.supervisor import HealthMonitor
 from paribus.contract import Job
 from paribus.engines.process import Identity
-from paribus.errors import LostLease, ParibusError
+from paribus.errors import LostLease, ParibusError, StoreError
 from paribus.external.live_names import LiveNames
 from paribus.external.plan import ExternalRun, Terms, external_job, external_plan, refuse_trained, steps_alone
 from paribus.external.spool import FOLDER, About, Spool
@@ -68,6 +68,7 @@ class Recorder:
         self._names = LiveNames(state.get("trainer", "") or self._about.trainer)
         self._newest: int = state.get("newest", -1)
         self._dropped: int = state.get("dropped", 0)
+        self._follows = spool.claiming.exists()  # a recorder that was killed may have entered the run
         self._line: MetricLine | None = None  # the newest step, which may get more values
         self._written: MetricLine | None = None
         self._since = 0.0
@@ -87,10 +88,12 @@ class Recorder:
             ended_at = now if over and ended_at is None else ended_at
             if now >= retry:
                 try:
-                    self._take(over=over)
-                    if self._run is not None and not over and now >= beat:
-                        beat = now + BEAT_S
-                        self._beat()
+                    try:
+                        self._take(over=over)
+                    finally:  # also if the disk is full: the store may be elsewhere
+                        if self._run is not None and not over and now >= beat:
+                            beat = now + BEAT_S
+                            self._beat()
                     if over:
                         return self._finish()
                 except LostLease as error:
@@ -114,7 +117,10 @@ class Recorder:
         names = self._names.learn(first)
         with self._store() as store:
             if self._run is None:  # else the run has been entered, and its folder could not be written
+                self._spool.claiming.touch()
                 claim = store.begin_external(self._about.study, lambda *x: self._join(names, *x), worker())
+                if claim is None and self._follows:
+                    raise StoreError("the recorder before this one may hold the run, until its claim is over")
                 if claim is None:
                     arm, seed = self._about.arm, self._about.seed
                     raise Refused(f"another program tracks the arm `{arm}` with seed {seed} now")
@@ -323,9 +329,15 @@ def _record(spool: Spool, *, own: bool) -> None:
             return
         if not own and Identity.read(json.loads(spool.about.read_text())["process"]).alive():
             return  # its own recorder is about to start
-        done = Recorder(spool, lambda text: print(text, flush=True)).record()  # noqa: T201 - its log
+        done = Recorder(spool, _say).record()
         if done and not spool.refused.exists():
             shutil.rmtree(spool.path, ignore_errors=True)
+
+
+def _say(text: str) -> None:
+    """Print a line into the log, unless the disk is full."""
+    with suppress(OSError):
+        print(text, flush=True)  # noqa: T201 - its log
 
 
 if __name__ == "__main__":

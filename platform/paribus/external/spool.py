@@ -6,6 +6,7 @@ file                    written by    content
 ``about.json``          the program   what it tracks, and its identity as a process
 ``records.jsonl``       the program   one record a call of ``log``: step, time, the program's own names
 ``end.json``            the program   how it ended: ``succeeded``, or ``failed`` with a reason
+``claiming``            the recorder  empty: it is about to enter the run into the store, or has done so
 ``state.json``          the recorder  the run in the store, and how far the records have been read
 ``stop``                the recorder  why the program should stop: a finding of ``stop_on``, or `paribus cancel`
 ``refused``             the recorder  why nothing is recorded
@@ -61,6 +62,7 @@ class Spool:
         self.about = path / "about.json"
         self.records = path / "records.jsonl"
         self.end = path / "end.json"
+        self.claiming = path / "claiming"
         self.state = path / "state.json"
         self.stop = path / "stop"
         self.refused = path / "refused"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +19,7 @@ from paribus.external.recorder import Recorder
 from paribus.external.spool import About, Spool
 from paribus.home import make_home
 from paribus.run_folder.folder import RunFolder
+from paribus.store import transitions
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
 
@@ -101,3 +105,69 @@ def test_a_second_recorder_and_a_second_attempt_record_the_same_names(spool: Spo
     step(1, "acc 1")
     step(2, "acc@1")
     assert names("succeeded") == [None, 1.0]
+
+
+def test_a_run_whose_disk_is_full_still_gives_signs_of_life(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store may be on another disk: the run must not look dead while its records wait."""
+    monkeypatch.setattr(recorder, "RETRY_S", 0.0)
+    monkeypatch.setattr(recorder, "BEAT_S", 0.0)
+    finished(spool)
+    spool.end.unlink()
+    beats, said = [], list[str]()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def beat(_: Recorder) -> None:
+        beats.append(1)
+        if len(beats) == 3:
+            monkeypatch.undo()
+            spool.end.write_text('{"status": "succeeded"}')
+
+    monkeypatch.setattr(RunFolder, "append_metrics", full)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) > 20:
+            pytest.fail(text)
+
+    monkeypatch.setattr(Recorder, "_beat", beat)
+    assert recorded(spool, say) == [1, 2, 3]
+    assert "No space left" in said[0]
+
+
+def test_a_recorder_whose_log_cannot_be_written_goes_on(spool: Spool) -> None:
+    """A full disk takes no line of its log either; here the disk of the runs is full, too, for a while."""
+    (spool.home / "runs").write_text("")
+    finished(spool)
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paribus.external.recorder", str(spool.path)], stdout=full, stderr=full
+        )
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+        (spool.home / "runs").unlink()
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+    with Reader.open(spool.home) as reader:
+        (run,) = reader.runs_of(reader.study("live").id)
+    assert run.state is RunState.SUCCEEDED
+
+
+def test_a_recorder_that_is_killed_right_after_its_claim_has_a_successor(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor waits until the claim is over, and records what the program has logged."""
+    monkeypatch.setattr(recorder, "RETRY_S", 0.1)
+    monkeypatch.setattr(transitions, "LEASE_S", 1.0)
+    finished(spool)
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "_write_folder", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            Recorder(spool, pytest.fail).record()
+    assert not spool.state.exists()
+    assert recorded(spool, lambda _: None) == [1, 2, 3]
+    assert not spool.refused.exists()
