@@ -18,7 +18,9 @@ from paribus.retention.unneeded import (
     Rule,
     Unneeded,
     delete,
+    delete_models,
     delete_restore,
+    killed_models,
     killed_restore,
     size_of,
     unneeded,
@@ -52,9 +54,10 @@ def command(study: str | None, really: bool, models: bool, samples: bool, folder
         found = list(unneeded(reader, study_name(study) if study else None, rule))
         left = None if study else killed_restore(reader.home)
         doomed = [] if study else _of_killed_deletion(reader)
-        items = [*(item for each in found for item in each.items), *([left] if left else []), *doomed]
+        unfinished = [] if study else killed_models(reader.home)
+        items = [*(item for each in found for item in each.items), *([left] if left else []), *unfinished, *doomed]
         if as_json:
-            freed = _delete(reader, found, left, doomed) if really and items else 0
+            freed = _delete(reader, found, left, unfinished, doomed) if really and items else 0
             listed = [{"kind": item.kind, "path": str(item.path), "bytes": item.size} for item in items]
             click.echo(json.dumps({"items": listed, "deleted": really, "freed_bytes": freed}, indent=1))
             return
@@ -63,7 +66,7 @@ def command(study: str | None, really: bool, models: bool, samples: bool, folder
             return
         _show(items)
         if really:
-            freed = _delete(reader, found, left, doomed)
+            freed = _delete(reader, found, left, unfinished, doomed)
             click.echo(f"freed {size_text(freed)}")
         else:
             size = sum(item.size for item in items)
@@ -77,9 +80,11 @@ def _of_killed_deletion(reader: Reader) -> list[Item]:
     return [Item(kind="leftovers", path=place, size=size_of(place)) for place in places]
 
 
-def _delete(reader: Reader, found: Sequence[Unneeded], left: Item | None, doomed: Sequence[Item]) -> int:
+def _delete(
+    reader: Reader, found: Sequence[Unneeded], left: Item | None, unfinished: Sequence[Item], doomed: Sequence[Item]
+) -> int:
     """Delete all that was found; return the bytes that were freed."""
-    freed = delete(reader, found) + (delete_restore(reader.home) if left else 0)
+    freed = delete(reader, found) + (delete_restore(reader.home) if left else 0) + delete_models(unfinished)
     if doomed:
         with lock_home(reader.home, "paribus gc"):  # which deletes them
             freed += sum(item.size for item in doomed)

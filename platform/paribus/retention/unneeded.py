@@ -143,6 +143,37 @@ def _left_by_restore(home: Path) -> Iterator[Item | None]:
         lock.release()
 
 
+def killed_models(home: Path) -> list[Item]:
+    """Return the unfinished models of the cache that killed processes have left; of those that are made now, none."""
+    found = []
+    for place in sorted((home / "cache" / "models").glob("*.*.partial")):
+        with _unfinished(place) as free:
+            if free:
+                found.append(Item(kind="leftovers", path=place, size=size_of(place)))
+    return found
+
+
+def delete_models(found: Sequence[Item]) -> int:
+    """Delete what :func:`killed_models` has found, except what another process makes now; return the freed bytes."""
+    freed = 0
+    for item in found:
+        with _unfinished(item.path) as free:
+            freed += _delete(item) if free else 0
+    return freed
+
+
+@contextmanager
+def _unfinished(place: Path) -> Iterator[bool]:
+    """Keep others from making a model, and yield whether its folder is there and no process makes it."""
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(place.parent / f"{place.name.partition('.')[0]}.lock", timeout=0):
+            yield place.is_dir()
+    except Timeout:
+        yield False
+
+
 def delete(reader: Reader, found: Sequence[Unneeded]) -> int:
     """Delete what was found, except of runs that have changed since; return the bytes that were freed."""
     states = reader.states_of([each.run.fingerprint for each in found])

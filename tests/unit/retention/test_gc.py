@@ -271,6 +271,22 @@ def test_what_a_killed_restore_leaves_is_listed_and_deleted(tmp_path: Path) -> N
     assert not (home / STAGE).exists()
 
 
+def test_what_a_killed_warm_up_leaves_is_listed_and_deleted(tmp_path: Path) -> None:
+    """The finished models of the cache stay, and one that another process makes now."""
+    models = tmp_path / "cache" / "models"
+    for name in ("a", "a.7.partial", "b.8.partial"):
+        (models / name).mkdir(parents=True)
+        (models / name / "model.safetensors").write_bytes(bytes(9000))
+    with Store.open(tmp_path):
+        pass
+    with FileLock(models / "a.lock"), FileLock(models / "b.lock"):
+        assert said_by("gc", "--delete", tmp_path) == "there is nothing to delete\n"
+    with FileLock(models / "b.lock"):
+        assert " leftovers " in said_by("gc", tmp_path)
+        assert "freed " in said_by("gc", "--delete", tmp_path)
+    assert sorted(path.name for path in models.iterdir() if path.is_dir()) == ["a", "b.8.partial"]
+
+
 def said_by(name: str, *arguments: object) -> str:
     """Return what a command prints that gets a home folder last."""
     *others, home = map(str, arguments)
