@@ -121,6 +121,8 @@ def test_gpus_are_named_and_a_broken_driver_is_told(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert doctor.gpus().message == "2 x NVIDIA H200"
+    program.write_text("#!/bin/sh\nprintf 'NVIDIA\\256 H200\\n'\n")
+    assert doctor.gpus().message == "1 x NVIDIA\N{REPLACEMENT CHARACTER} H200"
     program.write_text("#!/bin/sh\nexit 9\n")
     assert doctor.gpus().level == "warn"
 

@@ -196,7 +196,9 @@ def gpus() -> Check:
         return Check(name="gpu", level="ok", message="nvidia-smi is not installed: runs train on the CPU")
     query = [program, "--query-gpu=name", "--format=csv,noheader"]
     try:
-        shown = subprocess.run(query, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
+        shown = subprocess.run(
+            query, capture_output=True, text=True, errors="replace", check=True, timeout=TIMEOUT_S
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         remedy = "Run nvidia-smi: its message says what is wrong with the driver."
         return Check(name="gpu", level="warn", message=f"nvidia-smi failed: {error}", remedy=remedy)

@@ -341,6 +341,7 @@ def _listed_gpus() -> dict[str, Device]:
             [program, *_GPU_QUERY],
             capture_output=True,
             text=True,
+            errors="replace",
             check=True,
             timeout=_GPU_QUERY_S,
             stdin=subprocess.DEVNULL,

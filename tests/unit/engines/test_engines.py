@@ -238,6 +238,12 @@ def test_a_machine_whose_nvidia_smi_fails_has_no_gpus(gpus):
     assert visible_gpus() == ()
 
 
+def test_a_byte_of_nvidia_smi_that_is_not_utf_8_costs_no_gpu(gpus):
+    """The other fields of the line are read."""
+    gpus.write_bytes(b"0, GPU-a, 81559, \xff\n1, GPU-b, 81559, 0\n")
+    assert [(gpu.name, gpu.used) for gpu in visible_gpus()] == [("GPU-a", 0.0), ("GPU-b", 0.0)]
+
+
 @pytest.mark.parametrize("runner", ["fake", "missing"])
 def test_a_job_sees_exactly_the_gpus_that_it_holds(gpus, tmp_path, runner):
     """Warm or cold, one after the other from one server: none sees what another held, one without GPUs sees none."""
