@@ -29,10 +29,9 @@ def counts(analysis: Analysis) -> list[str]:
     compared = [e for e in analysis.to_base.values() if e is not None]
     arms, alone = len(compared), sum(claimed(e, analysis.levels.score) for e in compared)
     with_it = len(whole.different)
-    verb = "is" if with_it == 1 else "are"
     return [
-        f"{with_it} of {arms} arms {verb} shown to differ from the base if all arms share one spread; {alone} of "
-        f"{arms} without that."
+        f"Shown to differ from the base: {with_it} of {arms} arm{'' if arms == 1 else 's'} if all arms share one "
+        f"spread, {alone} of {arms} without that."
     ]
 
 

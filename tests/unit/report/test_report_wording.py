@@ -252,7 +252,9 @@ def test_arms_of_another_trainer_are_not_compared_and_not_counted() -> None:
         seeds, lambda a, s: 0.5 + 0.1 * (a != "a") + 0.01 * s * s, trainer=lambda a: trainers.get(a, "verl")
     )
     assert "Not compared, because trainers measure the score in other ways: `c`." in answer(found)
-    assert "of 1 without that" in answer(found)
+    assert "Shown to differ from the base: 1 of 1 arm if all arms share one spread, 1 of 1 without that." in answer(
+        found
+    )
     assert _not_compared(found, next(a.key for a in found.plan.arms if a.label == "c")) == (
         "cannot be compared, because its trainer and that of the base measure the score in other ways"
     )
