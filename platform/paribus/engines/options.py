@@ -16,6 +16,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from paribus.contract import Need, Resources
 from paribus.engines.base import GROUP, PATIENCE_S, EngineSettings
 from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.yaml_file.document import Node, locate, plain, read_document
@@ -48,7 +49,21 @@ class ClusterOptions(Options):
         return inf if self.patience is None else self.patience
 
 
-def multiple(amount: float, of: int) -> float:
+def run_need(resources: Resources, *, gpus: float, cpus: float) -> Need:
+    """Return what a run holds on a cluster.
+
+    Args:
+        resources: what the study declares; it takes precedence.
+        gpus: GPUs where it declares none; rounded up so that all nodes have equally many.
+        cpus: cores, likewise.
+    """
+    nodes = resources.nodes
+    held = _multiple(gpus, nodes) if resources.gpus is None else resources.gpus
+    cores = float(resources.cpus or _multiple(cpus, nodes))
+    return Need(gpus=float(held), cpus=cores, threads=resources.cpus or (None if held else 1), nodes=nodes)
+
+
+def _multiple(amount: float, of: int) -> float:
     """Return the least multiple that is not below an amount; of one node, parts of a GPU stay what they are."""
     return amount if of == 1 else float(of * ceil(amount / of))
 

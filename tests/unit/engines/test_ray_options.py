@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,10 @@ from paribus.contract import Resources
 from paribus.engines.base import EngineSettings, gangs, need_of
 from paribus.engines.options import read_options
 from paribus.engines.ray import engine
+from paribus.engines.ray.actors import passed_on
 from paribus.engines.ray.engine import RayEngine
 from paribus.engines.ray.options import RayOptions
+from paribus.engines.slurm.script import SlurmOptions
 from paribus.errors import MissingExtra, StudyFileError, TooLarge, install_command
 
 
@@ -162,3 +165,18 @@ def test_what_a_study_declares_goes_before_the_options(resources, bundle, thread
     options = RayOptions(gpus=0.5, cpus=2)
     need = options.need(Resources(**resources))
     assert (options.bundle(need), need.threads) == (bundle, threads)
+
+
+@pytest.mark.parametrize("resources", [{}, {"gpus": 0}, {"gpus": 2, "nodes": 2}, {"cpus": 3}, {"gpus": 0.25}])
+def test_ray_and_slurm_give_a_run_the_same_but_parts_of_a_gpu(resources):
+    """Slurm rounds a part up to a whole GPU."""
+    ray, slurm = (o.need(Resources(**resources)) for o in (RayOptions(gpus=1, cpus=4), SlurmOptions(gpus=1, cpus=4)))
+    assert replace(ray, gpus=slurm.gpus) == slurm
+    assert (ray.gpus, slurm.gpus) == ((0.25, 1.0) if resources == {"gpus": 0.25} else (slurm.gpus, slurm.gpus))
+
+
+def test_a_job_of_ray_gets_no_variables_of_ray_or_of_gpus(monkeypatch):
+    """Its node sets them."""
+    for name in ("RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", "MINE"):
+        monkeypatch.setenv(name, "here")
+    assert passed_on().keys() & {"RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", "MINE"} == {"MINE"}

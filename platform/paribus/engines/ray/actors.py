@@ -24,6 +24,11 @@ NAMESPACE = "paribus"
 _TICK_S = 0.1
 
 
+def passed_on() -> dict[str, str]:
+    """Return the variables of this process that a job gets; its node sets Ray's own and the GPUs."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "CUDA_VISIBLE_DEVICES"}
+
+
 def joining() -> dict[str, str]:
     """Return the variables by which a process of this actor can join the cluster."""
     import ray

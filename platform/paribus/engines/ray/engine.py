@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import signal
 import socket
 import time
@@ -36,6 +35,7 @@ from paribus.engines.controller import Away, Controller
 from paribus.engines.launch import Order, read_number
 from paribus.engines.options import read_options
 from paribus.engines.ray import on_node
+from paribus.engines.ray.actors import passed_on
 from paribus.engines.ray.driver import Driver
 from paribus.engines.ray.options import RayOptions, shown
 from paribus.errors import EngineError, MissingExtra, TooLarge
@@ -293,13 +293,12 @@ class RayEngine:
         return read_number(self._folder / f"{self._job(name)}.exit")
 
     def _environment(self, spec: Spec, job: str) -> dict[str, str]:
-        """Return the environment of ``paribus run``, as Slurm passes it; the node sets Ray's own variables."""
-        own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "CUDA_VISIBLE_DEVICES"}
+        """Return the environment of ``paribus run``, as Slurm passes it."""
         # the same number of threads as with the local engine, so that numbers do not depend on the engine
         need = spec.need or self._options.need(Resources())
         threads = {} if need.threads is None else {"OMP_NUM_THREADS": str(need.threads)}
         others = {ON_NODE: on_node.words(job)} if need.nodes > 1 else {}
-        return {**threads, **own, **others, GRACE: str(self._options.grace), PATIENCE: f"{self.patience_s:g}"}
+        return {**threads, **passed_on(), **others, GRACE: str(self._options.grace), PATIENCE: f"{self.patience_s:g}"}
 
     def _pump(self) -> None:
         """Process what has happened since the last call, send what is still unsent, kill jobs whose grace is over."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.engines.launch import Order, read_number
-from paribus.engines.ray.actors import NAMESPACE, JobActor, held
+from paribus.engines.ray.actors import NAMESPACE, JobActor, held, passed_on
 
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _LOOK_S = 0.2
@@ -67,11 +67,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _order(command: Sequence[str]) -> Order:
     at = command.index("-m")
-    own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "CUDA_VISIBLE_DEVICES"}
     return Order(
         module=command[at + 1],
         arguments=tuple(command[at + 2 :]),
-        environment=own,
+        environment=passed_on(),
         cwd=str(Path.cwd()),
         log=str(Path("/proc/self/fd/1").readlink()),
         note=f"{tempfile.gettempdir()}/paribus-node-{socket.gethostname()}-{os.getpid()}",

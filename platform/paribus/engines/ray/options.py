@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from paribus.contract import Need, Resources
-from paribus.engines.options import ClusterOptions, multiple
+from paribus.engines.options import ClusterOptions, run_need
 
 _GIB = 1 << 30
 
@@ -51,11 +51,8 @@ class RayOptions(ClusterOptions):
         return gpus
 
     def need(self, resources: Resources) -> Need:
-        """Return what a run holds; the study's declaration takes precedence over the options."""
-        nodes = resources.nodes
-        gpus = multiple(self.gpus, nodes) if resources.gpus is None else resources.gpus
-        cpus = float(resources.cpus or multiple(self.cpus, nodes))
-        return Need(gpus=gpus, cpus=cpus, threads=resources.cpus or (None if gpus else 1), nodes=nodes)
+        """Return what a run holds; the study's declaration takes precedence. Ray also gives parts of a GPU."""
+        return run_need(resources, gpus=self.gpus, cpus=self.cpus)
 
     def bundle(self, need: Need | None = None) -> dict[str, float]:
         """Return what a run holds on a node, under Ray's names."""

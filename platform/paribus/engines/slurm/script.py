@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from paribus.contract import Need, Resources
 from paribus.engines.base import GRACE, ON_NODE, PATIENCE, Spec
-from paribus.engines.options import ClusterOptions, multiple
+from paribus.engines.options import ClusterOptions, run_need
 from paribus.errors import EngineError
 
 _LEAD_S = 15
@@ -125,10 +125,8 @@ class SlurmOptions(ClusterOptions):
 
     def need(self, resources: Resources) -> Need:
         """Return what a run holds; the study's declaration takes precedence. Slurm gives whole GPUs only."""
-        nodes = resources.nodes
-        gpus = float(multiple(self.gpus, nodes) if resources.gpus is None else ceil(resources.gpus))
-        cpus = float(resources.cpus or multiple(self.cpus, nodes))
-        return Need(gpus=gpus, cpus=cpus, threads=resources.cpus or (None if gpus else 1), nodes=nodes)
+        need = run_need(resources, gpus=self.gpus, cpus=self.cpus)
+        return replace(need, gpus=float(ceil(need.gpus)))
 
     def about(self, need: Need) -> str:
         """Return what each job requests, in a few words."""
