@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from paribus.health.signals import with_signals
 from paribus.report.collect import read_study
 from paribus.run_folder import attempt_files, checkpoints
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_evaluation, write_json
+from paribus.run_folder.native_names import NamesFile
 from paribus.run_folder.samples import SampleFile
 from paribus.run_folder.series import Columns
 from paribus.run_folder.series_file import PREFIX, AttemptSeries, pack
@@ -60,6 +62,7 @@ def complete(folder: RunFolder) -> None:
     here = Identity.of(os.getpid()).to_json()
     write_json(folder.attempt, {"token": 1, "supervisor": here, "runner": here})
     write_json(folder.environment, {"python": "3.11", "packages": {"torch": "2.5", "numpy": "2"}, "gpus": ["none"]})
+    write_json(folder.names, {"acc@1": "acc_1", "acc 1": "acc_1-6a7c1a55", "acc_1": "acc_1-1c2d3e4f"})
     write_json(folder.outcome, {"do": "fail", "kind": "program", "reason": "it broke", "signature": "it", "run": 7})
     place = folder.checkpoints / "step-000003"
     (place / "model").mkdir(parents=True)
@@ -144,6 +147,14 @@ def _use_environment(folder: RunFolder) -> None:
     json.dumps(attempt_files.read_environment(folder), ensure_ascii=False).encode()
 
 
+def _use_names(folder: RunFolder) -> None:
+    """A name that was not made of its key isn't taken."""
+    kept = NamesFile(folder)
+    kept.save()
+    for name in (*kept.names.renamed, "acc@1", "acc 1", "acc_1"):
+        assert re.fullmatch(r"[A-Za-z0-9_./-]*", kept.names.of(name))
+
+
 def _use_manifest(folder: RunFolder) -> None:
     place = folder.checkpoints / "step-000003"
     checkpoints.damaged_files(place)
@@ -192,6 +203,7 @@ KINDS = {
     "outcome": Kind("outcome.json", _use_outcome),
     "attempt": Kind("attempt.json", _use_attempt),
     "environment": Kind("environment.json", _use_environment),
+    "names": Kind("names.json", _use_names),
     "manifest": Kind("checkpoints/step-000003/paribus.json", _use_manifest),
     "index of checkpoints": Kind("checkpoints/index.json", _use_index),
     "job": Kind("job.json", _use_job),
@@ -250,7 +262,7 @@ def _read_damaged_files(home: Path, tmp_path: Path, kind: str) -> None:
         except Exception as error:
             error.add_note(f"{kind} {number}: {data[:500]!r}")
             raise
-    assert refused > COUNT / 10 or kind in ("samples", "health", "series", "exit status")
+    assert refused > COUNT / 10 or kind in ("samples", "health", "names", "series", "exit status")
 
 
 OUTCOMES: tuple[dict[str, Any], ...] = (
