@@ -72,7 +72,7 @@ def test_what_is_shared_or_in_host_memory_leaves_the_device():
 
 
 def test_sharded_weights_leave_a_share_of_all_in_updates():
-    """Share, moments and gradients: 16 bytes over the processes; elsewhere whole weights beside what has no gradient."""
+    """Share, moments and gradients: 16 bytes over the processes; elsewhere whole weights, and no gradients."""
     sharded, half = Compute(sharding="weights"), Model(dtype="bfloat16", trained_dtype="bfloat16")
     eight = Held(weights=800, trained=800, processes=8)
     for model, width in ((Model(), 4), (half, 2)):

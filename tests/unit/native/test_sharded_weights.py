@@ -189,10 +189,19 @@ def test_a_process_keeps_its_share_alone_while_weights_are_updated(recipe: Recip
                 own_part(weight.grad).fill_(1.0)
             gradients = sum(own_part(w.grad).numel() for w in learner.optimizer.weights if w.grad is not None)
             norm = learner.optimizer.step(None)
+            for limit, scale in ((2 * norm, 1.0), (1.0, 1 / norm)):
+                for weight in learner.optimizer.weights:
+                    assert weight.grad is not None
+                    own_part(weight.grad).fill_(1.0)
+                assert learner.optimizer.step(limit) == pytest.approx(norm)
+                for weight in learner.optimizer.weights:
+                    assert weight.grad is not None
+                    torch.testing.assert_close(own_part(weight.grad), torch.full_like(own_part(weight.grad), scale))
         assert norm == pytest.approx(everything**0.5)
         rate = recipe.optimizer.learning_rate
         after = dict(learner.policy.model.named_parameters())
-        moved = all(torch.allclose(before[k] - after[k], torch.tensor(rate), atol=1e-6) for k in before)
+        steps = torch.cat([(before[k] - after[k]).flatten() for k in before])
+        moved = bool(steps.min() > 2 * rate) and bool(steps.max() - steps.min() < 1e-6)  # all have had one gradient
         return everything, held, gradients, moved
 
     found = in_ranks(3, tmp_path / "ranks", action)
