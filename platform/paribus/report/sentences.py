@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 
 from paribus.report.adaptive import where
@@ -11,7 +12,7 @@ from paribus.report.analysis.ceilings import Ceilings
 from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import Single, effect_measures, effects, singles, tested_designs
 from paribus.report.analysis.lost_runs import fragile
-from paribus.report.analysis.measures import GENERATED, Measure, last_value, score_steps, start_measure
+from paribus.report.analysis.measures import GENERATED, Measure, last_value, mean_value, score_steps, start_measure
 from paribus.report.assumptions import mixed_versions, one_spread_words
 from paribus.report.ceiling_words import ceiling_words
 from paribus.report.design_words import any_tested, design_words, designs
@@ -46,6 +47,9 @@ NAMES = {
 
 
 NOT_COMPARED = "No arm can be compared with the base"
+
+FAILED_REWARDS = 0.01
+"""Share of failed rewards above which a report warns, as the detector `rollout_errors` does."""
 
 
 def summary(analysis: Analysis, curves: Ceilings) -> list[str]:
@@ -104,6 +108,7 @@ def warnings(analysis: Analysis) -> list[str]:
         found.append(
             f"Fragile: the verdict against the base depends on how lost runs are counted for {listed(unsure)}."
         )
+    found += _failed_rewards(analysis)
     found += [*cautions(analysis), *mixed_versions(analysis), *_checkpoints(analysis), *_budgets(analysis)]
     found += [note.message for note in analysis.plan.warnings if note.code != "cost"]  # costs are measured by now
     return found
@@ -113,6 +118,29 @@ def _end(analysis: Analysis, run: RunData) -> str:
     """Return a run's outcome, or ``unscored`` if it was stopped before its first score."""
     stopped = run.outcome == "stopped_early"
     return "unscored" if stopped and run.seed not in analysis.values(run.arm, analysis.score) else run.outcome
+
+
+def _failed_rewards(analysis: Analysis) -> list[str]:
+    """Return which arms trained on rewards that were not computed."""
+    shares: dict[str, list[float]] = {}
+    for run in (r for r in analysis.data.runs if r.outcome in ("finished", "stopped_early")):
+        share = mean_value(run, "reward/failed_frac")
+        if share is not None and share > FAILED_REWARDS:
+            shares.setdefault(analysis.label(run.arm), []).append(share)
+    if not shares:
+        return []
+    count = sum(map(len, shares.values()))
+    arms = listed(f"`{name}` ({_percent(math.fsum(found) / len(found))})" for name, found in shares.items())
+    return [
+        f"In {count} of {len(analysis.data.runs)} runs the reward of more than {FAILED_REWARDS:.0%} of the responses "
+        f"failed: {arms}. A failed reward function scored `on_failure`, and a failed verifier counted as wrong. "
+        "The first errors are in `stdout.log` of the run folder."
+    ]
+
+
+def _percent(share: float) -> str:
+    """Return a share above 1%, never rounded to all."""
+    return f"{min(share, 0.99) if share < 1 else share:.0%}"
 
 
 def _budgets(analysis: Analysis) -> list[str]:

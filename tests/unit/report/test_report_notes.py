@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from paribus.contract import Support
 from paribus.report.build import build_report
+from paribus.report.inputs import RunData
 from paribus.study.plan import PlanWarning
 from support.studies import Shape, made_up_study
 
@@ -31,6 +32,27 @@ def test_a_score_that_is_not_made_by_the_declared_rule_is_told() -> None:
     early = replace(full.runs[0], outcome="stopped_early", lines=full.runs[0].lines[:1])
     told = build_report(replace(full, runs=(early, *full.runs[1:]))).warnings
     assert any("score before training" in text for text in told)
+
+
+def test_arms_whose_rewards_failed_are_named() -> None:
+    """Rewards that could not be computed are named with their share, although the runs finished; 1% is not."""
+    data = made_up_study(Shape(steps=8, designs=("add_one",), tricks=("clip_higher", "token_level")))
+    labels = {a.key: a.label for a in data.plan.arms}
+    shares = {"clip_higher": 1.0, "token_level": 0.996, "base": 0.01}
+
+    def failing(run: RunData) -> RunData:
+        more = {"reward/failed_frac": shares[labels[run.arm].removeprefix("+ ")]}
+        lines = tuple(replace(x, values={**x.values, **more}) if x.step else x for x in run.lines)
+        return replace(run, lines=lines)
+
+    found = build_report(replace(data, runs=tuple(map(failing, data.runs)))).warnings
+    (text,) = (text for text in found if "reward" in text)
+    assert text == (
+        "In 6 of 9 runs the reward of more than 1% of the responses failed: `clip_higher` (100%) and `token_level` "
+        "(99%). A failed reward function scored `on_failure`, and a failed verifier counted as wrong. The first "
+        "errors are in `stdout.log` of the run folder."
+    )
+    assert not any("reward" in text for text in build_report(data).warnings)
 
 
 def test_intervals_are_said_to_be_held_to_the_evaluations_only_where_they_are() -> None:

@@ -220,6 +220,13 @@ def last_value(run: RunData, metric: str) -> float | None:
     return points[-1][1] if points else None
 
 
+def mean_value(run: RunData, metric: str) -> float | None:
+    """Return the mean of a metric over all steps that have it; ``None`` without one, or if a value is not finite."""
+    found = run.recorded.series(metric, least=2)
+    total, count = _sum(run, metric), int(found.count.sum())
+    return None if total is None or not count or found.nans.sum() else total / count
+
+
 def value_of(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:
     """Return the run's number in the printed unit; ``None`` if it has none.
 
