@@ -154,6 +154,7 @@ def _walk_functions(
     if not any(key.split(".")[0] == "weights" for key in value):
         for part in ("correct", "format"):
             yield Setting(path=(*path, "weights", part), value=0.0, source=(*source, "kind"))
+    yield Setting(path=(*path, "functions"), value={}, source=(*source, "kind"))  # those set before are no part of it
     own = {key: inner for key, inner in value.items() if key in named.item.fields}
     rest = {key: inner for key, inner in value.items() if key not in own and key != "kind"}
     if own or "functions" not in {key.split(".")[0] for key in rest}:
@@ -252,7 +253,7 @@ def _place(values: dict[str, Any], setting: Setting) -> str:
             if node.get(name) is None:
                 node[name] = {}
             node = node[name]
-    node[setting.path[-1]] = setting.value
+    node[setting.path[-1]] = _copy(setting.value) if isinstance(setting.value, Mapping) else setting.value
     return ""
 
 

@@ -45,6 +45,22 @@ def test_a_level_replaces_the_current_one_with_its_own_defaults() -> None:
     assert Recipe.model_validate(apply(raw, {"clip": "ppo_min"}).values).clip.high == 0.2
 
 
+def test_functions_that_are_the_whole_reward_replace_those_before() -> None:
+    """``kind: function`` forgets the functions of the base, as a level does; a name without it stands beside them."""
+    base = apply(RAW, {"reward": {"kind": "function", "path": "mine.first"}}).values
+    second = {"path": "mine.second"}
+    for patch, want in (
+        ({"reward": {"kind": "function", **second}}, {"second"}),
+        ({"reward": {"kind": "function", "functions": {"b": second}}}, {"b"}),
+        ({"reward": {"kind": "function", **second}, "reward.functions.c": "mine.third"}, {"second", "c"}),
+        ({"reward.functions": {"b": second}}, {"first", "b"}),
+    ):
+        patched = apply(base, patch)
+        assert patched.faults == ()
+        assert patched.values["reward"]["functions"].keys() == want
+        assert base["reward"]["functions"] == {"first": {"path": "mine.first"}}
+
+
 def test_a_path_changes_the_current_level_alone() -> None:
     """Without a kind the other parameters of the level stay."""
     raw = apply(RAW, {"clip": {"kind": "ppo_dual", "low": 0.1, "c": 2.0}}).values
