@@ -5,6 +5,7 @@ Commands parse options, call the rooms below, and print; nothing here computes r
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from importlib.metadata import entry_points
@@ -51,6 +52,20 @@ COMMANDS = {
     "schema": "Print the JSON Schema of study files, for editors.",
 }
 """Each command's one-line help, so that ``paribus --help`` imports no command."""
+
+_RIGHTS = "Check who owns it, and the rights of the folders above it."
+_ROOM = "Make room there, then type the same command again."
+REFUSALS = {
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "Name a folder on a disk that can be written.",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.ENOTDIR: "A part of this path is a file: name a folder.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.EIO: "The disk may be broken: look at the system's log.",
+}
+"""What to do where the operating system refuses a file, by the number of its error."""
 
 GROUPS = {
     "Write a study": ("init", "import-config", "studies", "recipes", "runners", "plan", "gradients", "schema"),
@@ -160,7 +175,10 @@ def paribus() -> None:
 
 
 def main() -> None:
-    """Run the command line; a :class:`ParibusError` is printed without a traceback, and its exit code is used."""
+    """Run the command line.
+
+    A :class:`ParibusError` is printed without a traceback, and its exit code is used; so is a disk that refuses a file.
+    """
     mask_output()
     try:
         paribus(prog_name="paribus")
@@ -171,3 +189,9 @@ def main() -> None:
     except BrokenPipeError:  # `paribus status | head`
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in REFUSALS or error.filename is None:
+            raise
+        refused = ParibusError(f"{error.filename}: {error.strerror}. {REFUSALS[error.errno]}")
+        click.echo(f"error {refused.code}: {refused}", err=True)
+        sys.exit(refused.exit_code)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paribus.atomic import write_whole
-from paribus.errors import MissingExtra
+from paribus.errors import MissingExtra, ParibusError
 from paribus.published.tables import load_published
 from paribus.report.build import build_report
 from paribus.report.collect import read_study
@@ -83,7 +83,11 @@ def write_comparison(reader: Reader, studies: Sequence[str], out: Path, *, width
 
 
 def write_model(model: ReportModel, out: Path, *, width: int = WIDTH) -> WrittenReport:
-    """Write the files of a report that is already built."""
+    """Write the files of a report that is already built.
+
+    Raises:
+        ParibusError: ``out`` cannot be written.
+    """
     notes: list[str] = []
     script = None
     try:
@@ -98,11 +102,17 @@ def write_model(model: ReportModel, out: Path, *, width: int = WIDTH) -> Written
         "report.tex": lambda: to_latex(model),
         "report.json": model.to_json,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    for name, render in formats.items():
-        write_whole(out / name, render())
-    (out / TABLES).mkdir(exist_ok=True)
-    for name, text in latex_tables(model).items():
-        write_whole(out / TABLES / f"{name}.tex", text)
+    files = {name: render() for name, render in formats.items()}
+    files |= {f"{TABLES}/{name}.tex": text for name, text in latex_tables(model).items()}
+    try:
+        (out / TABLES).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            write_whole(out / name, text)
+    except OSError as error:
+        reason = error.strerror or error
+        message = (
+            f"the report cannot be written to {out}: {reason}; name another folder: paribus report STUDY --out FOLDER"
+        )
+        raise ParibusError(message) from error
     text = to_terminal(model, width)
     return WrittenReport(paths=tuple(out / name for name in formats), text=text, notes=tuple(notes))

@@ -1,0 +1,45 @@
+"""A file that the operating system refuses is one sentence, not a traceback."""
+
+import errno
+import os
+
+import pytest
+
+from paribus import cli
+from paribus.errors import ParibusError
+from paribus.report.build import build_report
+from paribus.report.write import write_model
+from support.studies import Shape, made_up_study
+
+
+def _fails(number, *names):
+    def command(**_):
+        raise OSError(number, os.strerror(number), *names)
+
+    return command
+
+
+@pytest.mark.parametrize("number", sorted(cli.REFUSALS))
+def test_a_refused_file_is_named_with_what_to_do(number, monkeypatch, capsys):
+    """File, reason and remedy on one line; the exit status is that of an error."""
+    monkeypatch.setattr(cli, "paribus", _fails(number, "home/paribus.db"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"error P000: home/paribus.db: {os.strerror(number)}. {cli.REFUSALS[number]}\n"
+
+
+@pytest.mark.parametrize("failure", [(errno.ENOENT, "gone"), (errno.EACCES,)])
+def test_other_errors_keep_their_traceback(failure, monkeypatch):
+    """A file that is missing where none may be, and an error without a file, are faults of the program."""
+    monkeypatch.setattr(cli, "paribus", _fails(*failure))
+    with pytest.raises(OSError, match=os.strerror(failure[0])):
+        cli.main()
+
+
+def test_a_report_that_cannot_be_written_names_the_folder(tmp_path):
+    """And the option that names another one."""
+    (tmp_path / "file").write_text("")
+    model = build_report(made_up_study(Shape(steps=4)))
+    with pytest.raises(ParibusError, match=r"cannot be written to .*file/report: Not a directory; .* --out FOLDER"):
+        write_model(model, tmp_path / "file" / "report")
