@@ -54,6 +54,7 @@ def lint(
         *_budgets_of_tokens(study, arms),
         *_other_heldout(arms),
         *_arm_warnings(arms, study.budget.pass_rates),
+        *_few_evaluations(study, arms),
         *_evaluation_warnings(study, arms),
         *(PlanWarning(code=code, message=message) for code, message in seen),
         seed_warning(study.seeds),
@@ -257,6 +258,23 @@ def _evaluation_warnings(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarn
                 )
     if study.evaluate.sets:
         yield from _large_evaluation(study, arms)
+
+
+def _few_evaluations(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning]:
+    """Yield that a mean of the last three evaluations has fewer, for the arm that has the fewest."""
+    if study.evaluate.checkpoint != "mean_of_last_3":
+        return
+    every = study.evaluate.all_sets[study.evaluate.primary_set].every
+    arm = min(arms, key=lambda each: each.recipe.schedule.steps)
+    steps = arm.recipe.schedule.steps
+    if (count := -(-steps // every)) < 3:
+        evaluations = "one evaluation" if count == 1 else f"{count} evaluations"
+        yield PlanWarning(
+            code="few_evaluations",
+            arm=arm.label,
+            message=f"`{arm.label}`: with {steps} steps and one evaluation every {every}, `mean_of_last_3` is the mean "
+            f"of {evaluations}, as step 0 does not count. Evaluate every {max(1, steps // 3)}, or choose `final`",
+        )
 
 
 def _large_evaluation(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning]:

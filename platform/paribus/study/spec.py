@@ -16,9 +16,10 @@ from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, sh
 from paribus.stats.pairing import Pairing
 
 WARNING_CODES = (
-    "approximate", "confounded", "context", "cost", "end_of_turn", "evaluation_cost", "few_problems", "identical_rows",
-    "inert", "length_weighted", "limit", "magnitude", "never_clips", "no_change", "other_heldout", "overlap",
-    "rescaled", "same_responses", "seeds", "token_budget", "unanswerable", "undone", "unequal_budget", "unpinned",
+    "approximate", "confounded", "context", "cost", "end_of_turn", "evaluation_cost", "few_evaluations",
+    "few_problems", "identical_rows", "inert", "length_weighted", "limit", "magnitude", "never_clips", "no_change",
+    "other_heldout", "overlap", "rescaled", "same_responses", "seeds", "token_budget", "unanswerable", "undone",
+    "unequal_budget", "unpinned",
 )  # fmt: skip
 """Codes of the warnings that ``allow`` may silence."""
 

@@ -209,6 +209,28 @@ def test_arms_of_unequal_budgets_and_tricks_that_are_undone_are_named(read: Read
     assert ["evaluate.temperature: 9" in message for message in found["magnitude"]] == [True]
 
 
+@pytest.mark.parametrize(
+    ("every", "checkpoint", "said"),
+    [
+        (50, "mean_of_last_3", "is the mean of one evaluation, as step 0 does not count. Evaluate every 4"),
+        (6, "mean_of_last_3", "is the mean of 2 evaluations"),
+        (5, "mean_of_last_3", ""),
+        (50, "final", ""),
+    ],
+)
+def test_a_mean_of_three_evaluations_that_a_run_does_not_have(
+    read: Read, every: int, checkpoint: str, said: str
+) -> None:
+    """Fewer evaluations than the score's rule names are a warning, of the shortest arm."""
+    study = read(
+        "study: s\nbase: {preset: dr_grpo, set: {schedule.steps: 30}}\ntricks: {short: {schedule.steps: 12}}\n"
+        f"designs: {{d: {{kind: add_one}}}}\nevaluate: {{every: {every}, checkpoint: {checkpoint}}}\n"
+    )
+    found = notes(make_plan(study, FakeRunner())).get("few_evaluations", [])
+    assert len(found) == bool(said)
+    assert all(text.startswith("`+ short`: with 12 steps") and said in text for text in found)
+
+
 def test_problem_files_are_looked_at(read: Read, tmp_path: Path) -> None:
     """Fewer held-out problems than asked for are a warning, a line without a prompt is an error, told before a run."""
     train, heldout = tmp_path / "train.jsonl", tmp_path / "heldout.jsonl"
@@ -279,7 +301,9 @@ def test_presets_and_shipped_studies_have_no_new_warnings(tmp_path: Path, monkey
         there = all(each.task is None for each in study.spec.evaluate.sets.values())  # sets must be readable for a plan
         own = load_runner(study.spec.runner.kind)  # the native one would read the tasks of sets
         found = notes(draft_plan(study, own if there else FakeRunner()).plan)
-        assert not {"limit", "magnitude", "undone", "unequal_budget", "few_problems"} & found.keys(), path.name
+        assert (
+            not {"limit", "magnitude", "undone", "unequal_budget", "few_problems", "few_evaluations"} & found.keys()
+        ), path.name
 
 
 def test_arms_that_are_evaluated_on_other_problems_are_named(read: Read, tmp_path: Path) -> None:
