@@ -181,7 +181,10 @@ def _extremes(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
     """Return the arms with the largest and the smallest difference from the base, untested."""
     ordered = sorted(found, key=lambda x: x[1].estimate.value)
     ends = [ordered[-1], ordered[0]] if len(ordered) > 1 else ordered
-    texts = [f"{n} {number(e.estimate.value, decimals_for(e.answers, e.estimate.value), signed=True)}" for n, e in ends]
+    values = [number(e.estimate.value, decimals_for(e.answers, e.estimate.value), signed=True) for _, e in ends]
+    if len(ends) > 1 and ends[0][1].estimate.value == ends[1][1].estimate.value:
+        return f"Differences from the base in {analysis.score.label}: {values[0]} for each arm with runs."
+    texts = [f"{name} {value}" for (name, _), value in zip(ends, values, strict=True)]
     return f"Differences from the base in {analysis.score.label}: {' to '.join(texts)}."
 
 

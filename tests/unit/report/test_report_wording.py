@@ -46,6 +46,20 @@ def shifted(by: float) -> StudyData:
     return scored(SOLO, lambda label, seed: other.get(label, clip)[seed])
 
 
+def test_nothing_is_said_of_tests_that_two_seeds_do_not_have() -> None:
+    """No correction over 0 comparisons, no interval that isn't there, no p values, and no range of equal numbers."""
+    shape = replace(SOLO, seeds=2, designs=("add_one", "leave_one_out"))
+    model = build_report(scored(shape, lambda label, _: 0.3 if label == "base" else 0.5))
+    assert "Differences from the base in held-out accuracy: +0.200 for each arm with runs." in model.answer
+    tables = {table.key: table for table in model.tables}
+    notes = tables["contributions"].notes
+    assert "Differences in held-out accuracy; no comparison with the base could be tested." in notes
+    assert not any("over all 0" in note for note in notes)
+    (column,) = (column for column in tables["pairs"].columns if column.key == "difference")
+    assert (column.label, column.note) == ("differences", "too few pairs for a mean with an interval")
+    assert not any("p values" in note for note in tables["pairs"].notes)
+
+
 def between(low: float, high: float) -> StudyData:
     """A shifted study in which p of the first arm after correction lies between two limits."""
     for thousandths in range(50):

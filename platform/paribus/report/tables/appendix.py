@@ -197,10 +197,12 @@ def pairs_table(analysis: Analysis) -> Table | None:
     base, seeds = analysis.plan.base, analysis.plan.seeds
     unit = analysis.score.unit
     exact = len(seeds) >= FROM
+    tested = any(effect is not None and effect.supported for effect in analysis.to_base.values())
+    meant = "mean of the differences with 95% t interval" if tested else "too few pairs for a mean with an interval"
     columns = [
         *(Column(key=f"seed_{s}", label=f"seed {s}", unit=unit) for s in seeds),
         Column(key="pairs", label="pairs"),
-        Column(key="difference", label="mean", unit=unit, note="mean of the differences with 95% t interval"),
+        Column(key="difference", label="mean" if tested else "differences", unit=unit, note=meant),
         Column(key="rho", label="ρ", note="correlation of the paired scores; pairing helps where it is positive"),
         *([Column(key="exact_p", label="exact p", note=PAIRED)] if exact else []),
     ]
@@ -223,7 +225,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
         first="Arm",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=(*interval_notes(rows, score=analysis.held), *sign_flip_note(len(seeds))),
+        notes=(*interval_notes(rows, score=analysis.held), *(sign_flip_note(len(seeds)) if tested else ())),
     )
 
 

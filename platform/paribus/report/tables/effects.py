@@ -106,10 +106,12 @@ def contribution_table(analysis: Analysis) -> Table | None:
         for c in found
     ]
     sums = _sums(analysis, keys)
-    pairs = (
-        f"Differences in {score.label}; {pairing(analysis)}. p of tricks added to the base: Holm over all "
-        f"{analysis.family} comparisons with the base; in the full recipe: Holm over the rows of the column."
-    )
+    tests = "no comparison with the base could be tested."
+    if analysis.family:
+        tests = (
+            f"{pairing(analysis)}. p of tricks added to the base: Holm over all {analysis.family} comparisons with the "
+            "base; in the full recipe: Holm over the rows of the column."
+        )
     return Table(
         key="contributions",
         title="Each trick alone, and in the full recipe",
@@ -117,7 +119,11 @@ def contribution_table(analysis: Analysis) -> Table | None:
         first="Trick",
         columns=tuple(columns),
         rows=(*body, *sums),
-        notes=(pairs, *interval_notes(body, score=analysis.held), *_contribution_notes(keys, sums, crossed)),
+        notes=(
+            f"Differences in {score.label}; {tests}",
+            *interval_notes(body, score=analysis.held),
+            *_contribution_notes(keys, sums, crossed),
+        ),
         main=True,
     )
 
