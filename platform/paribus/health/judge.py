@@ -95,7 +95,7 @@ _NEEDED = (
 
 
 def _few_steps(count: int) -> str:
-    return f"{count} steps, at least {LEAST} are needed" if count < LEAST else ""
+    return f"{count} recorded steps, at least {LEAST} are needed" if count < LEAST else ""
 
 
 def lacks(lines: Sequence[MetricLine]) -> str:

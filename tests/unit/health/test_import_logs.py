@@ -376,7 +376,7 @@ def test_green_needs_reward_length_and_one_of_entropy_kl_and_gradient(tmp_path):
         said = judge_log(load_profile("default"), read_log(write(tmp_path / "t.json", {"log_history": rows})))
         assert (said.status, says in said.sentence) == ("unknown", True), said.sentence
     few = judge_log(load_profile("default"), read_log(write(tmp_path / "t.json", {"log_history": trl_rows(7)})))
-    assert (few.status, "7 steps, at least 8" in few.sentence) == ("unknown", True)
+    assert (few.status, "7 recorded steps, at least 8" in few.sentence) == ("unknown", True)
 
 
 def test_a_line_that_only_looks_like_metrics_is_none(tmp_path):
