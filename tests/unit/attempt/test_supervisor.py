@@ -125,6 +125,9 @@ def test_the_attempt_file_names_the_processes(folder, server, fake):
     assert here["token"] == 1
     assert Identity.read(here["supervisor"]) == Identity.of(os.getpid())
     assert not Identity.read(here["runner"]).alive()
+    page = (Path(__file__).parents[3] / "docs" / "run_folder.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| `attempt.json` | supervisor |"))
+    assert set(re.findall(r"`(\w+)`", row)) == {*here, *here["supervisor"]}
 
 
 def test_a_scheduler_that_cannot_be_reached_is_told_in_the_folder(folder, server, fake):
