@@ -57,13 +57,17 @@ class ModelFiles:
         folder = Path(name).expanduser()
         try:
             from huggingface_hub import snapshot_download
+            from huggingface_hub.errors import HFValidationError
             from transformers import AutoTokenizer
         except ImportError as error:
             return cls(unseen=f"not shown, because {error.name} is not installed here")
         try:
             if not folder.is_dir():
                 folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if isinstance(error, HFValidationError) and not folder.is_absolute() and name.count("/") < 2:
+                known = no_folder(folder) or f", and there is no folder {folder}."
+                return cls(faults=(f"`{field}: {name}` is no name that the hub can have{known}",))
             return cls(unseen=f"not shown, because the model {name} is not in the hub's cache here{no_folder(folder)}")
         config, wrong = _settings(folder / "config.json")
         generation, also_wrong = _settings(folder / "generation_config.json")

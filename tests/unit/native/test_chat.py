@@ -286,6 +286,13 @@ def test_a_model_that_is_not_here_is_not_downloaded_for_a_plan(
         ("gpt2", ""),
     ):
         assert seen(made(name)).facts[-1].endswith(f"the model {name} is not in the hub's cache here{more}")
+    for name, more in (
+        ("my modle", ", and there is no folder my modle. Did you mean `my model`?"),
+        ("what?", ", and there is no folder what?."),
+    ):
+        Path("my model").mkdir(exist_ok=True)
+        assert seen(made(name)).faults == (f"`model.name: {name}` is no name that the hub can have{more}",)
+    assert seen(made("/elsewhere/my model")).faults == ()  # another machine may have it
     with pytest.raises(RunnerError, match=r"^`model\.name: models/mein` cannot be loaded from the hub, and there is "):
         Policy.load("models/mein", None, "float32")
     recipe = made()
