@@ -112,7 +112,7 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
     from paribus_runners.native.policy import Policy
     from paribus_runners.native.rollout.sampler import Requests
     from paribus_runners.native.rollout.torch import _sample
-    from paribus_runners.native.sharded_weights import share_of
+    from paribus_runners.native.sharded_weights import own_part
 
     schedule = Schedule(
         prompts_per_step=case.prompts, group_size=case.copies, minibatches=1, max_new_tokens=case.room, steps=1
@@ -148,7 +148,7 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
     phases = Phases(model=architecture, held=held, recipe=recipe, prompt=PROMPT, device="cpu", ragged=False)
     peaks = phases.peaks(Evaluate(problems=case.prompts, samples=case.copies))
     optimizer.zero()
-    shares = 0 if world is None else sum(share_of(p)[0].numel() for p in optimizer.weights)
+    shares = 0 if world is None else sum(own_part(p).numel() for p in optimizer.weights)
     moments = sum(x.numel() * x.element_size() for x in optimizer.state().values())
     there = (numbers + shares) * 4 + moments
     found = {

@@ -209,9 +209,10 @@ def test_every_command_has_a_group_and_an_example() -> None:
 @pytest.mark.parametrize("name", sorted(ONLY_PARSED))
 def test_an_example_that_serves_is_understood(name: str) -> None:
     """Its options exist, and their values are allowed."""
-    command = paribus.get_command(click.Context(paribus), name)
+    program = click.Context(paribus, **paribus.context_settings)  # commands keep the name of their help option
+    command = paribus.get_command(program, name)
     assert command is not None
-    command.make_context(name, shlex.split(EXAMPLES[name])[2:])
+    command.make_context(name, shlex.split(EXAMPLES[name])[2:], parent=program)
 
 
 @pytest.mark.slow

@@ -187,7 +187,7 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("set_gradient_divide_factor(1.0)", "set_gradient_divide_factor(2.0)", "the mean of two gradients"),
         ("[first : first + own.numel()]", "[: own.numel()]", "each process has the first share"),
         ("weight.shape[0]) * (weight.numel() // weight.shape[0])", "weight.shape[0])", "a row's place among numbers"),
-        ("-(-weight.shape[0] // mesh.size())", "weight.shape[0] // mesh.size()", "shares of rows rounded down"),
+        ("-(-weight.shape[0] // int(mesh.size()))", "weight.shape[0] // int(mesh.size())", "shares of rows rounded down"),
     ),
     "wide_gradients.py": (
         ("weight.grad.float() if holder.grad is None else holder.grad.add_(weight.grad)", "weight.grad.float()",

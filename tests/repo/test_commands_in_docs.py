@@ -84,7 +84,7 @@ def checked(words: tuple[str, ...]) -> None:
         click.ClickException: no such command or option, a word too many, or a value that a choice has not.
     """
     command, rest = paribus, list(words)
-    context = click.Context(command, info_name="paribus")
+    context = click.Context(command, info_name="paribus", **command.context_settings)
     while (
         isinstance(command, click.Group) and rest and not rest[0].startswith("-") and not PLACEHOLDER.fullmatch(rest[0])
     ):

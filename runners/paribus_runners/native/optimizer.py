@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from paribus.recipe.recipe import Compute
 from paribus.recipe.recipe import Optimizer as Settings
-from paribus_runners.native.sharded_weights import ShardedWeights, own_part, share_of
+from paribus_runners.native.sharded_weights import ShardedWeights, first_of, own_part
 from paribus_runners.native.wide_gradients import gradient_holder, widen
 from paribus_runners.native.world import World
 
@@ -81,15 +81,16 @@ class Adam:
         for weight in self.weights:
             widen(weight)
         self._gradients = [gradient_holder(weight) for weight in self.weights]
-        self._here = [share_of(weight) for weight in self.weights]
+        self._firsts = [first_of(weight) for weight in self.weights]
         self.sharded = compute.sharding != "none" and self._world.size > 1
         if shared is None:
             self._shares = deal([p.numel() for p in self.weights], self._world.size if self.sharded else 1)
             self._pieces = self._shares[self._world.rank if self.sharded else 0]
         else:
             self._shares = []
-            ends = ((i, first, first + own.numel()) for i, (own, first) in enumerate(self._here))
-            self._pieces = [Piece(*each) for each in ends if each[1] < each[2]]
+            ends = (first + own_part(w).numel() for first, w in zip(self._firsts, self.weights, strict=True))
+            every = [Piece(i, first, end) for i, (first, end) in enumerate(zip(self._firsts, ends, strict=True))]
+            self._pieces = [piece for piece in every if piece.first < piece.end]
         self._host = "optimizer" in compute.offload
         self._stepped = [self._master(piece) for piece in self._pieces]
         self._adam = torch.optim.AdamW(
@@ -223,11 +224,11 @@ class Adam:
         return piece.end - piece.first == self.weights[piece.weight].numel()
 
     def _view(self, piece: Piece) -> Tensor:
-        return self._numbers(self._here[piece.weight][0], piece)
+        return self._numbers(own_part(self.weights[piece.weight].detach()), piece)
 
     def _numbers(self, own: Tensor, piece: Piece) -> Tensor:
         """Return the numbers of a piece, flat, of what this process has of a weight or of its gradient."""
-        first = self._here[piece.weight][1]
+        first = self._firsts[piece.weight]
         return own.view(-1)[piece.first - first : piece.end - first]
 
 

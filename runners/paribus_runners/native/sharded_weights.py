@@ -18,14 +18,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from paribus_runners.native.gradient_checkpointing import blocks_of
 from paribus_runners.native.world import World
 
 T = TypeVar("T", bound=tuple[Any, ...])
-
-_METHOD = "paribus_pass"
 
 
 class ShardedWeights:
@@ -60,7 +58,6 @@ class ShardedWeights:
         policy = MixedPrecisionPolicy(
             param_dtype=dtype if self.narrow else None, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
-        setattr(type(model), _METHOD, _pass)
         for part in reversed(self._parts):  # the model last: it takes what the blocks leave
             for weight in part.parameters():
                 if weight.requires_grad and weight.dtype != torch.float32:
@@ -74,7 +71,8 @@ class ShardedWeights:
             # named here, since else the order of passes without gradient, which processes do not share, would decide
             block.set_modules_to_backward_prefetch([before])
         model.set_reduce_scatter_unused_params(True)  # all processes must sum the same gradients
-        register_fsdp_forward_method(model, _METHOD)
+        model.paribus_pass = _pass
+        register_fsdp_forward_method(model, "paribus_pass")
         self.run(tuple)  # the first to make a pass counts as the whole of the network
         model.reshard()
 
@@ -83,7 +81,7 @@ class ShardedWeights:
 
         Weights are gathered for it. A backward pass may begin with these tensors alone.
         """
-        found: T = action() if self.whole else getattr(self._model, _METHOD)(action)
+        found: T = action() if self.whole else self._model.paribus_pass(action)
         return found
 
     def gather(self) -> None:
@@ -126,32 +124,31 @@ class ShardedWeights:
                 if name in self._state:
                     buffer.copy_(state[name])
             for name, weight in self._model.named_parameters():
-                own, first = share_of(weight)
+                own, first = own_part(weight), first_of(weight)
                 if state[name].shape != weight.shape:
                     raise RuntimeError(f"{name} has the shape {tuple(state[name].shape)}, not {tuple(weight.shape)}")
-                own.copy_(state[name].reshape(-1)[first : first + own.numel()])
+                own.view(-1).copy_(state[name].reshape(-1)[first : first + own.numel()])
 
 
-def share_of(weight: Tensor) -> tuple[Tensor, int]:
-    """Return the numbers of a weight that are in this process, flat and sharing its memory, and the first one's place.
+def first_of(weight: Tensor) -> int:
+    """Return the place of the first number of a weight that is in this process.
 
-    Of a weight that is not sharded these are all. FSDP2 deals out rows, as many to each, and fewer to the last.
+    FSDP2 deals out rows, as many to each process, and fewer to the last ones.
     """
-    own = own_part(weight.detach()).view(-1)
-    if own.numel() == weight.numel():
-        return own, 0
-    mesh: Any = weight.device_mesh  # type: ignore[attr-defined] # a DTensor's
-    rows = -(-weight.shape[0] // mesh.size())
-    return own, min(mesh.get_local_rank() * rows, weight.shape[0]) * (weight.numel() // weight.shape[0])
+    mesh: Any = getattr(weight, "device_mesh", None)
+    if mesh is None:
+        return 0
+    rank, rows = int(mesh.get_local_rank()), -(-weight.shape[0] // int(mesh.size()))
+    return min(rank * rows, weight.shape[0]) * (weight.numel() // weight.shape[0])
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that is in this process; all of it unless it is sharded."""
+    """Return the part of a tensor that is in this process, in the same memory; all of it unless it is sharded."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
-def _pass(model: nn.Module, action: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+def _pass(action: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     """Make a pass; FSDP2 attaches its hooks to the results, which views would lose."""
     return tuple(x.clone() if isinstance(x, Tensor) else x for x in action())
 

@@ -133,7 +133,8 @@ def test_grpo_is_the_table_of_deepseekmath(seed: int, beta: float) -> None:
         for t in range(len(found.total)):
             pull = beta * (math.exp(given_.logp_reference[t] - given_.logp_new[t]) - 1)
             assert found.kl[t] == pytest.approx(pull * w, rel=1e-5, abs=1e-12)
-            assert found.total[t] == pytest.approx((found.advantage[t] + pull) * w, rel=1e-5, abs=1e-9)
+            size = (abs(found.advantage[t]) + abs(pull)) * w  # float32: where both cancel, little is left
+            assert found.total[t] == pytest.approx((found.advantage[t] + pull) * w, rel=1e-5, abs=1e-6 * size)
 
 
 @settings(max_examples=50, deadline=None)

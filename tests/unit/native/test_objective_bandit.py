@@ -315,7 +315,8 @@ def test_the_entropy_of_the_bonus_has_its_gradient(temperature: float) -> None:
     """T-E1: the derivative of the entropy by logit k is -p_k (log p_k + H) / temperature; 0 where all are equal."""
     logits = torch.stack([POLICY, torch.zeros(4).double()]).requires_grad_()
     head = Head(torch.eye(4).double(), None, 1.0, torch.float64)
-    policy = SimpleNamespace(device=torch.device("cpu"), hidden=lambda *_: logits, head=head)
+    passes = {"hidden": lambda *_: logits, "one_pass": lambda action: action()}
+    policy = SimpleNamespace(device=torch.device("cpu"), head=head, **passes)
     entropy = score(policy, [[1]], [[[2, 3]]], temperature, with_entropy=True).entropy
     logp = (POLICY / temperature).log_softmax(0)
     H = -(logp.exp() * logp).sum()
