@@ -54,6 +54,10 @@ TINY = (
         name="two share weights", layers=6, hidden=256, inner=1024, vocabulary=6000, prompts=8, copies=4, room=24,
         checkpointing=True, processes=2,
     ),
+    Case(
+        name="two share large blocks", layers=4, hidden=512, inner=6144, vocabulary=300, prompts=8, copies=4, room=24,
+        checkpointing=True, processes=2,
+    ),
 )  # fmt: skip
 FULL = (
     *TINY,

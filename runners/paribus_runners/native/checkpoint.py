@@ -22,6 +22,7 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.metrics import Spent
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.optimizer import Adam
+from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.retired import Retired
 
@@ -94,7 +95,7 @@ def _write(progress: Progress, learner: Learner, place: Path) -> None:
         if learner.critic is not None:
             save_file(_weights(learner, learner.critic.model), place / CRITIC)
         if learner.reference is not None and learner.reference_moves:
-            save_file(_weights(learner, learner.reference.model), place / REFERENCE)
+            save_file(_moved(learner, learner.reference.model), place / REFERENCE)
         if progress.queued:
             progress.queued.save(place / QUEUE)
     if progress.history:
@@ -163,23 +164,30 @@ def load(place: Path, learner: Learner) -> None:
         if lora.has_adapters(policy.model):
             lora.load(policy.model, place / MODEL, device)
         elif policy.shared is not None:
-            policy.shared.load(_model(place / MODEL).state_dict())
+            policy.shared.load(_model(place / MODEL, policy).state_dict())
         else:
-            policy.model.load_state_dict(_model(place / MODEL).state_dict())
+            policy.model.load_state_dict(_model(place / MODEL, policy).state_dict())
         if critic is not None:
             _load_weights(_weights(learner, critic.model), load_file(place / CRITIC, device=device))
         for name, optimizer in _optimizers(learner):
             optimizer.load(load_file(file) for file in sorted(place.glob(f"{name}*.safetensors")))
         if learner.reference is not None and learner.reference_moves:
-            _load_weights(_weights(learner, learner.reference.model), load_file(place / REFERENCE, device=device))
+            _load_weights(_moved(learner, learner.reference.model), load_file(place / REFERENCE, device=device))
     except (KeyError, ValueError, OSError, SafetensorError, RuntimeError) as error:
         raise RunFolderError(f"the checkpoint {place} does not fit the model: {error}") from error
 
 
-def _model(folder: Path) -> nn.Module:
-    """Return the policy as users load it, on the CPU."""
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+def _model(folder: Path, policy: Policy) -> nn.Module:
+    """Return the policy as users load it, on the CPU, with weights of the types that it has."""
+    dtype = next(policy.model.parameters()).dtype
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)
     return model
+
+
+def _moved(learner: Learner, reference: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a reference that follow those of the policy: the others are as they were loaded."""
+    trained = {name for name, p in learner.policy.model.named_parameters() if p.requires_grad}
+    return {name: p.detach().contiguous() for name, p in reference.named_parameters() if name in trained}
 
 
 def _weights(learner: Learner, model: nn.Module) -> dict[str, Tensor]:

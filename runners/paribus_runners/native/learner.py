@@ -51,8 +51,6 @@ class Learner:
         """Return the learner that starts from ``policy``; so do critic and, without another ``reference``, that too."""
         if reference is None and has_reference(recipe):
             reference = policy.frozen()
-        if reference is not None and "reference" in recipe.compute.offload:
-            reference = replace(reference, host=HostMemory(reference.model, policy.model))
         world, critic, critic_optimizer = world or World(), None, None
         if recipe.auxiliary.value is not None:
             critic = Critic.of(policy)
@@ -65,6 +63,8 @@ class Learner:
         optimizer = Adam(policy.model, recipe.optimizer, rate, recipe.compute, world, policy.shared)
         if policy.shared is not None:
             policy.shared.gather()
+        if reference is not None and "reference" in recipe.compute.offload:
+            reference = replace(reference, host=HostMemory(reference.model, policy.model))
         moves = isinstance(getattr(recipe.kl, "reference", None), f.SyncedReference)
         return cls(policy, optimizer, reference, critic, critic_optimizer, moves, world)
 

@@ -114,13 +114,23 @@ class Held:
         """
         found = self.moving(recipe, gradients=gradients == "all", whole=whole)
         found += self.still if whole else 0
-        if recipe.compute.sharding == "weights":
+        if self.shared(recipe):
             found += ceil(self.still / self.processes)
-        if has_reference(recipe) and "reference" not in recipe.compute.offload:
-            found += self.trained * of_weight(recipe.model)
+        if "reference" not in recipe.compute.offload:
+            found += self._reference(recipe)
         if recipe.auxiliary.value is not None:
             found += self.moving(recipe, gradients=gradients != "none")
         return found
+
+    def shared(self, recipe: Recipe) -> bool:
+        """Return whether processes share the weights."""
+        return recipe.compute.sharding == "weights" and self.processes > 1
+
+    def _reference(self, recipe: Recipe) -> int:
+        """Return the bytes of a reference; beside weights that are shared, it shares none of them."""
+        if not has_reference(recipe):
+            return 0
+        return self.trained * of_weight(recipe.model) + (self.still if self.shared(recipe) else 0)
 
     @property
     def still(self) -> int:
@@ -131,13 +141,12 @@ class Held:
     def moving(self, recipe: Recipe, *, gradients: bool = True, whole: bool = True) -> int:
         """Return the bytes of the weights that are trained, of their gradients, moments and masters."""
         each = of_optimizer(recipe, self.processes) + (of_weight(recipe.model) if whole else 0)
-        of_gradient = FULL / self.processes if recipe.compute.sharding == "weights" else FULL
+        of_gradient = FULL / self.processes if self.shared(recipe) else FULL
         return ceil(self.trained * (each + (of_gradient if gradients else 0)))
 
     def reference(self, recipe: Recipe) -> int:
         """Return the bytes of a reference that is in host memory where it does not compute."""
-        offloaded = has_reference(recipe) and "reference" in recipe.compute.offload
-        return self.trained * of_weight(recipe.model) if offloaded else 0
+        return self._reference(recipe) if "reference" in recipe.compute.offload else 0
 
 
 def of_weight(model: Model) -> int:
@@ -151,7 +160,7 @@ def of_optimizer(recipe: Recipe, processes: int) -> float:
     Two moments, and the master of a weight in bfloat16. A sharded weight has a float32 share beside it.
     """
     here, sharded = "optimizer" not in recipe.compute.offload, recipe.compute.sharding
-    if sharded == "weights":
+    if sharded == "weights" and processes > 1:
         return FULL * (3 if here else 1) / processes
     every = FULL * (3 if recipe.model.trained_dtype == "bfloat16" else 2)
     return every / (processes if sharded == "optimizer" else 1) if here else 0
@@ -238,7 +247,7 @@ class Phases:
         place, and embeddings make theirs beside them. Of sharded weights there is a share, and what is gathered.
         """
         m, again, several = self.model, self.recipe.compute.gradient_checkpointing, tokens >= self._most()
-        sharded = self.recipe.compute.sharding == "weights"
+        sharded = self.held.shared(self.recipe)
         block, stream = self._kept(tokens), tokens * self.model.hidden * FULL
         kept = m.layers * (stream if again else block)
         words = 0 if self.held.beside else m.vocabulary * m.hidden
@@ -253,7 +262,8 @@ class Phases:
             last += max(inside + stream, words * FULL if several or m.tied else 0)
             return max(before + kept + max(pieces, inside if again else 0), last) + self._autocast()
         outside, of_block = self._gathered()
-        before += outside + kept + max(pieces, head + 2 * of_block + (inside if again else 0))
+        backward = head + 2 * of_block + self._summed(of_block) + (inside if again else 0)
+        before += outside + kept + max(pieces, backward)
         return max(before, last + outside + self._summed(outside)) + self._autocast()
 
     def _gathered(self) -> tuple[int, int]:
@@ -263,7 +273,7 @@ class Phases:
         return outside * width, (self.held.weights - outside) // m.layers * width
 
     def _summed(self, gathered: int) -> int:
-        """Return the bytes of the gradients of gathered weights, and of their float32 copy that is summed."""
+        """Return the bytes of the gradients of gathered weights, and of a float32 copy of as many that is summed."""
         return gathered + gathered // of_weight(self.recipe.model) * FULL
 
     # ---- the terms ---------------------------------------------------------------------------------

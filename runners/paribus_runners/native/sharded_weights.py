@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paribus.errors import RunnerError
 from paribus_runners.native.gradient_checkpointing import blocks_of
 from paribus_runners.native.world import World
 
@@ -41,7 +42,8 @@ class ShardedWeights:
         narrow: whether the shares have more digits than the whole weights.
 
     Raises:
-        RunnerError: the model has no blocks that could be gathered one by one.
+        RunnerError: the model has no blocks that could be gathered one by one, weights of several types, or some that
+            blocks share.
     """
 
     def __init__(self, model: Any, world: World, dtype: torch.dtype) -> None:
@@ -51,6 +53,11 @@ class ShardedWeights:
         self._model, self._world, self.whole = model, world, False
         self.narrow = dtype.itemsize < 4
         self._state = [*model.state_dict()]
+        if others := sorted({str(w.dtype).removeprefix("torch.") for w in model.parameters() if w.dtype != dtype}):
+            raise RunnerError(
+                f"`compute.sharding: weights`: {type(model).__name__} keeps some weights in {', '.join(others)}, and "
+                "here all have one type: set `model.trained_dtype: float32`, or `sharding: optimizer`"
+            )
         device = next(model.parameters()).device
         blocks: list[Any] = blocks_of(model, "compute.sharding")
         self._parts: list[Any] = [model, *blocks]
@@ -62,7 +69,8 @@ class ShardedWeights:
             for weight in part.parameters():
                 if weight.requires_grad and weight.dtype != torch.float32:
                     weight.data = weight.data.float()
-            fully_shard(part, mesh=mesh, mp_policy=policy)
+            with _refused(model):
+                fully_shard(part, mesh=mesh, mp_policy=policy)
             part.set_custom_all_gather(_Gather(world))
             part.set_custom_reduce_scatter(_Sum(world))
             part.set_gradient_divide_factor(1.0)
@@ -73,7 +81,8 @@ class ShardedWeights:
         model.set_reduce_scatter_unused_params(True)  # all processes must sum the same gradients
         model.paribus_pass = _pass
         register_fsdp_forward_method(model, "paribus_pass")
-        self.run(tuple)  # the first to make a pass counts as the whole of the network
+        with _refused(model):
+            self.run(tuple)  # the first to make a pass counts as the whole of the network
         model.reshard()
 
     def run(self, action: Callable[[], T]) -> T:
@@ -94,8 +103,7 @@ class ShardedWeights:
     def sharded(self) -> Iterator[None]:
         """Have each process keep its share alone for the duration; all must call. After an error it stays so."""
         self._keep(False)
-        for part in self._parts:
-            part.reshard()
+        self._model.reset_iter_state()  # frees what is whole, and forgets the passes without gradient
         yield
         self.gather()
 
@@ -146,6 +154,16 @@ def own_part(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that is in this process, in the same memory; all of it unless it is sharded."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
+
+
+@contextmanager
+def _refused(model: Any) -> Iterator[None]:
+    """Raise the usual error where FSDP2 refuses a model."""
+    try:
+        yield
+    except ValueError as error:
+        name = type(model).__name__.removeprefix("FSDP")
+        raise RunnerError(f"`compute.sharding: weights` cannot shard {name}: {error}") from error
 
 
 def _pass(action: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:

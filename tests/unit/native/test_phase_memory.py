@@ -83,6 +83,11 @@ def test_sharded_weights_leave_a_share_of_all_in_updates():
         assert eight.bytes(away, whole=False) == 800
     parts = Held(weights=800, trained=400, inside=True, processes=8)
     assert parts.bytes(Recipe(compute=sharded), whole=False) == 400 * 16 / 8 + 400 * 4 / 8
+    alone = Held(weights=800, trained=800)
+    assert alone.bytes(Recipe(compute=sharded)) == alone.bytes(Recipe())
+    compared = Recipe(compute=sharded, kl=KlInLoss(beta=0.1))  # its frozen weights are its own
+    assert parts.bytes(compared) - parts.bytes(Recipe(compute=sharded)) == 800 * 4
+    assert parts.bytes(Recipe(kl=KlInLoss(beta=0.1))) - parts.bytes(Recipe()) == 400 * 4
 
 
 def test_what_is_gathered_for_an_update_counts():
@@ -202,7 +207,7 @@ def test_a_measurement_on_a_tiny_model_is_within_a_tenth():
     script = Path(__file__).parents[3] / "benchmarks" / "phase_memory.py"
     done = subprocess.run([sys.executable, str(script), "--tiny"], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout.splitlines()[-1])
-    assert len(rows) == 3
+    assert len(rows) == 4
     for row in rows:
         assert row["held"][0] == pytest.approx(row["held"][1], rel=1e-4)  # AdamW counts steps beside its moments
         for phase in ("rollout", "old_pass", "update", "evaluation"):

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from paribus.contract import Checkpoints, Job, Options
+from paribus.errors import RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import ChainTask, Compute, Lora, Model, Recipe
 from paribus.recipe.rollout import Rollout
@@ -171,6 +172,60 @@ def test_a_run_that_was_stopped_goes_on_in_more_or_fewer_processes(
         assert lines_of(on) == lines_of(whole)
         assert same(weights_of(on), weights_of(whole))
     _equal(on, whole, 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
+def test_a_reference_that_follows_goes_on_beside_frozen_weights(
+    recipe: Recipe, job_folder: JobFolder, model_of: dict[str, Model], first: int, then: int
+) -> None:
+    """What it shares with the policy in one process, and not in several, is in no checkpoint."""
+    moving = f.KlInLoss(reference=f.SyncedReference(every=1, mix=0.3))
+    recipe = changed(recipe, model=model_of["frozen"], kl=moving, compute=SHARDED)
+    short = changed(recipe, schedule={"steps": 2})
+    begun, whole = job_folder(short, name="cut"), job_folder(recipe, name="whole")
+    _train_in(first, begun)
+    on = job_folder(recipe, name="cut", token=2)
+    _train_in(then, on)
+    _train_in(first, whole)
+    assert [x["step"] for x in lines_of(on)] == [0, 1, 2, 3]
+    _equal(on, whole, 1e-4)
+
+
+def test_a_reference_beside_shared_weights_leaves_the_device_whole(
+    recipe: Recipe, model_of: dict[str, Model], tmp_path: Path
+) -> None:
+    """Also its frozen weights, which it shares with the policy where processes share none."""
+    recipe = changed(recipe, model=model_of["frozen"], compute=OFFLOADED, kl=f.KlInLoss())
+
+    def action(here: World) -> tuple[int, int]:
+        learner = Learner.of(recipe, main.initial_policy(recipe, tmp_path, 0), here)
+        assert learner.reference is not None
+        resting = sum(p.numel() for p in learner.reference.model.parameters())
+        with learner.reference.at_hand():
+            return resting, sum(p.numel() for p in learner.reference.model.parameters())
+
+    policy = Policy.load(recipe.model.name, None, "float32")
+    assert in_ranks(2, tmp_path / "ranks", action) == [(0, sum(p.numel() for p in policy.model.parameters()))] * 2
+
+
+def test_models_that_cannot_be_sharded_are_refused_by_name(recipe: Recipe, tmp_path: Path) -> None:
+    """One whose blocks share a weight, and one that keeps some of its weights in float32."""
+
+    def action(here: World) -> list[str]:
+        tied, mixed = (Policy.load(recipe.model.name, None, "float32").model for _ in range(2))
+        tied.model.layers[1].mlp.up_proj.weight = tied.model.layers[0].mlp.up_proj.weight
+        mixed.to(torch.bfloat16).model.norm.float()
+        said = []
+        for model, dtype in ((tied, torch.float32), (mixed, torch.bfloat16)):
+            with pytest.raises(RunnerError) as caught:
+                ShardedWeights(model, here, dtype)
+            said.append(str(caught.value))
+        return said
+
+    tied, mixed = in_ranks(2, tmp_path / "ranks", action)[0]
+    assert tied.startswith("`compute.sharding: weights` cannot shard LlamaForCausalLM: ")
+    assert "keeps some weights in float32" in mixed
 
 
 def test_a_process_keeps_its_share_alone_while_weights_are_updated(recipe: Recipe, tmp_path: Path) -> None:
