@@ -224,11 +224,12 @@ def _refuse_wrong_options(loaded: LoadedStudy, runner: Runner) -> None:
 def _examined(
     arm: Arm, runner: Runner, loaded: LoadedStudy, support: Sequence[Support], unread: dict[str, None]
 ) -> Arm:
-    """Return the arm with its hashes; note in ``unread`` why there are none."""
+    """Return the arm with its hashes; note in ``unread`` why there are none, unless ``support`` says so already."""
     try:
         return _with_support(arm, runner, loaded.options, loaded.spec.evaluate, support)
     except ParibusError as error:
-        unread[str(error)] = None
+        if not any(str(error) in each.reason for each in support if each.level == "unsupported"):
+            unread[str(error)] = None
         return replace(arm, hashes=UNREAD)
 
 

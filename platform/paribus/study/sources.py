@@ -115,6 +115,12 @@ def parse(text: str) -> ast.Module:
         raise SyntaxError(str(error) or "it is too deep") from None
 
 
+def not_python(path: str, error: BaseException) -> str:
+    """Return that a file is no valid Python, and where, from what :func:`parse` raised."""
+    line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None)
+    return f"{path}:{line}{f':{column}' if column else ''} is not valid Python: {getattr(error, 'msg', None) or error}"
+
+
 def imported(text: str, package: str) -> Iterator[str]:
     """Yield the modules that a file may import, in any of its scopes; what is imported from one may be a module.
 

@@ -21,6 +21,7 @@ from paribus.contract import files_in, input_hash
 from paribus.errors import ParibusError
 from paribus.recipe.analysis.facts import corrected_by_the_update, other_reference
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
+from paribus.study.sources import not_python
 from paribus_runners.native.requirements import of_sampler
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.rewards.functions import source_files
@@ -93,7 +94,7 @@ def _meaning_of(path: str, text: str) -> Any:
     try:
         return meaning(text)
     except (SyntaxError, ValueError) as error:
-        raise ParibusError(f"{path}:{getattr(error, 'lineno', 1)} is not valid Python: {error}") from error
+        raise ParibusError(not_python(path, error)) from error
 
 
 def problems(task: Task) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from paribus.errors import did_you_mean
 from paribus.recipe.factors import RewardFunction
 from paribus.recipe.turns import FunctionTurns
-from paribus.study.sources import Find, Source, follow, parse, read
+from paribus.study.sources import Find, Source, follow, not_python, parse, read
 from paribus_runners.rewards.pool import Fault, Outcome
 
 GIVEN = ("prompts", "completions")
@@ -109,8 +109,7 @@ def fault(
     try:
         found = _definitions(parse(source.text).body)
     except (SyntaxError, RecursionError) as error:
-        line = getattr(error, "lineno", None) or 1
-        return f"{place}: {source.path}:{line} is not valid Python: {getattr(error, 'msg', error)}"
+        return f"{place}: {not_python(source.path, error)}"
     if wanted not in found:
         if {"*", "__getattr__"} & found.keys():
             return ""

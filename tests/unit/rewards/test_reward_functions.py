@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def test_columns_of_the_data_are_arguments() -> None:
         ("mine.sys", MINE, "mine.py:2 imports a module as `sys`"),
         ("mine.needs", MINE, "mine.py:13 needs `solution`, and there are only `prompts`, `completions`, `answer`"),
         ("mine.positions", MINE, "mine.py:14 takes `completions` by position only"),
-        ("mine.f", "def f(:\n", "mine.py:1 is not valid Python"),
+        ("mine.f", "def f(:\n", "mine.py:1:7 is not valid Python: invalid syntax"),
         ("json.dumps", MINE, "json/__init__.py:"),
     ],
 )
@@ -92,7 +93,7 @@ def test_a_file_that_pythons_parser_cannot_take_is_refused_in_little_memory(text
 
     def judge() -> None:
         assert follow(["mine"], lambda name: Source("mine.py", text) if name == "mine" else None) == {"mine.py": text}
-        assert "mine.py:1 is not valid Python: " in _fault("mine.f", text)
+        assert re.search(r"mine\.py:1(:\d+)? is not valid Python: ", _fault("mine.f", text))
 
     confined(judge, tmp_path, memory=1 << 29)
 
@@ -216,6 +217,15 @@ def test_mistakes_in_the_study_have_their_place(tmp_path: Path, functions: str, 
     with pytest.raises(StudyFileError, match=r"study.yaml:6") as error:
         load_study(_study(tmp_path, "", functions))
     assert message in str(error.value)
+
+
+def test_a_syntax_error_is_said_once_with_its_column(tmp_path: Path) -> None:
+    """What a runner cannot read of a function and what cannot be hashed of it is the same."""
+    draft = draft_file(_study(tmp_path, "def brevity(prompts, completions, **more:\n    return 1\n"))
+    with pytest.raises(ParibusError) as caught:
+        draft.checked()
+    assert str(caught.value).count("is not valid Python") == 1
+    assert "mine.py:1:12 is not valid Python: '(' was never closed" in str(caught.value)
 
 
 def test_one_function_can_be_the_whole_reward(tmp_path: Path) -> None:
