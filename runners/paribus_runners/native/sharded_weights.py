@@ -197,4 +197,5 @@ class _Sum(_Exchange):
             self._finish(dist.all_reduce(input_tensor, op=op, group=group, async_op=True))
             output_tensor.copy_(input_tensor.chunk(group.size())[group.rank()])
             return
-        self._finish(dist.reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=True))
+        # the device waits, not this process: it goes on to the next block, whose weights it then waits for
+        dist.reduce_scatter_single(output_tensor, input_tensor, op=op, group=group)
