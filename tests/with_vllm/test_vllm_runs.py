@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
@@ -91,9 +92,12 @@ def test_a_run_that_was_stopped_and_killed_ends_as_one_that_was_not(tied: Path, 
     assert RunFolder(last).read_evaluations() == RunFolder(whole).read_evaluations()
 
 
-def test_two_processes_sample_what_one_does_and_go_on_after_a_kill(tied: Path, attempt: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("sharding", ["none", "weights"])
+def test_two_processes_sample_what_one_does_and_go_on_after_a_kill(
+    tied: Path, attempt: Callable[..., Path], sharding: Literal["none", "weights"]
+) -> None:
     """Each has an engine and proves its weights; what is resumed after `kill -9` of all is equal to the bit."""
-    recipe = recipe_of(tied, schedule={"steps": 4, "prompts_per_step": 5})
+    recipe = recipe_of(tied, schedule={"steps": 4, "prompts_per_step": 5}, compute={"sharding": sharding})
     more = {"checkpoint": Checkpoints(every=1), "evaluate": Evaluate(every=4, problems=5, samples=2)}
     two = {**more, "options": Options(own={"processes": 2})}
     one = attempt(recipe, name="one", **more)
