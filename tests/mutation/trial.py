@@ -174,6 +174,9 @@ def table(trials: Sequence[Trial], preloaded: Sequence[str], asked: argparse.Nam
     begun = time.perf_counter()
     os.environ["OMP_NUM_THREADS"] = "1"
     trials = _of_this_commit(trials, asked.parts)
+    if not trials:
+        print(f"none of the mistakes is in this part of {asked.parts}")
+        return 0
     every = [_without_mistakes(trials, asked.parts), *trials]
     good = {verdict.trial.name: verdict for verdict in _verdicts(every, preloaded, asked.jobs) if verdict.fine}
     if "" not in good:
