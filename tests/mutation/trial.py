@@ -175,7 +175,7 @@ def table(trials: Sequence[Trial], preloaded: Sequence[str], asked: argparse.Nam
     os.environ["OMP_NUM_THREADS"] = "1"
     trials = _of_this_commit(trials, asked.parts)
     if not trials:
-        print(f"none of the mistakes is in this part of {asked.parts}")
+        print("no mistake to try: this part has none, or none has such a name")
         return 0
     every = [_without_mistakes(trials, asked.parts), *trials]
     good = {verdict.trial.name: verdict for verdict in _verdicts(every, preloaded, asked.jobs) if verdict.fine}

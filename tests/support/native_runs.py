@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ from safetensors.torch import load_file
 
 from paribus.attempt.runner_process import ForkedRunner
 from paribus.attempt.supervisor import Pace, Supervisor
+from paribus.contract import Checkpoints, Job
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import ChainTask, Recipe
 from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.checkpoints import published
-from paribus.run_folder.folder import RunFolder
+from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.metrics import STEP_METRICS
-from paribus_runners.native import runner, trainer
+from paribus_runners.native import main, runner, trainer
+from paribus_runners.native.world import World
+from support.ranks import ends_of_ranks, in_ranks
 
 TOOL = FunctionTurns(
     path="paribus_runners.tasks.tools.running_sum", marks=("?",), most=3, answer_tokens=2, timeout_s=60
@@ -92,6 +96,40 @@ def train_until(last: int, folder: Path) -> None:
         with pytest.raises(SystemExit) as stopped:
             runner.run(folder)
     assert stopped.value.code == 75
+
+
+def train_in(size: int, folder: Path) -> None:
+    """Train the job in a folder, in as many processes."""
+    job = Job.model_validate_json((folder / "job.json").read_bytes())
+    if size == 1:
+        main.train(RunFolder(folder), job)
+        return
+    in_ranks(size, folder / "ranks", lambda here: main.train(RunFolder(folder), job, here))
+
+
+def stopped_and_gone_on(
+    recipe: Recipe, job_folder: Callable[..., Path], patch: pytest.MonkeyPatch, first: int, then: int
+) -> tuple[Path, Path]:
+    """Return the folders of a run of three steps that goes on in ``then`` processes, and of one that was left alone.
+
+    The former was stopped by SIGTERM to all of its ``first`` processes after the second step; the latter has as many.
+    """
+    cut = job_folder(recipe, name="cut", checkpoint=Checkpoints(every=10))
+    job = Job.model_validate_json((cut / "job.json").read_bytes())
+
+    def train(here: World) -> None:
+        signal_after(patch, 2)
+        main.train(RunFolder(cut), job, here)
+
+    assert ends_of_ranks(first, cut / "ranks", train) == [75] * first
+    (place,) = published(RunFolder(cut))
+    assert place.name == "step-000002"
+    on, whole = job_folder(recipe, name="cut", token=2), job_folder(recipe, name="whole")
+    train_in(then, on)
+    train_in(first, whole)
+    assert read_json(on / "result.json")["status"] == "succeeded"
+    assert [x["step"] for x in lines_of(on)] == [0, 1, 2, 3]
+    return on, whole
 
 
 def supervised(folder: Path, grace_s: float = 1.0) -> dict[str, Any]:

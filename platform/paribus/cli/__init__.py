@@ -10,6 +10,7 @@ import importlib
 import sys
 from importlib.metadata import entry_points
 from keyword import iskeyword
+from typing import NoReturn
 
 import click
 
@@ -183,15 +184,17 @@ def main() -> None:
     try:
         paribus(prog_name="paribus")
     except ParibusError as error:
-        separator = "\n" if "\n" in str(error) else " "
-        click.echo(f"error {error.code}:{separator}{error}", err=True)
-        sys.exit(error.exit_code)
+        _end_with(error)
     except BrokenPipeError:  # `paribus status | head`
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:
         if error.errno not in REFUSALS or error.filename is None:
             raise
-        refused = ParibusError(f"{error.filename}: {error.strerror}. {REFUSALS[error.errno]}")
-        click.echo(f"error {refused.code}: {refused}", err=True)
-        sys.exit(refused.exit_code)
+        _end_with(ParibusError(f"{error.filename}: {error.strerror}. {REFUSALS[error.errno]}"))
+
+
+def _end_with(error: ParibusError) -> NoReturn:
+    separator = "\n" if "\n" in str(error) else " "
+    click.echo(f"error {error.code}:{separator}{error}", err=True)
+    sys.exit(error.exit_code)

@@ -50,7 +50,7 @@ class ShardedWeights:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-        self._model, self._world, self.whole = model, world, False
+        self._model, self.whole = model, False
         self.narrow = dtype.itemsize < 4
         self._state = [*model.state_dict()]
         if others := sorted({str(w.dtype).removeprefix("torch.") for w in model.parameters() if w.dtype != dtype}):

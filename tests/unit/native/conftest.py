@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from paribus.contract import Evaluate, Job
 from paribus.recipe.recipe import ChainTask, Model, Recipe
@@ -26,6 +27,7 @@ from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import TINY, TINY_MOE, Stage, TinySpec, WarmUp
+from paribus_runners.tasks import chain
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +62,29 @@ def _saved(spec: TinySpec, folder: Path) -> Path:
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     return folder
+
+
+def _qwen(folder: Path, *, tied: bool) -> Path:
+    words = make.tokenizer(chain.SYMBOLS)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ends = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id, "bos_token_id": None}
+    config = Qwen2Config(vocab_size=len(words), num_key_value_heads=2, tie_word_embeddings=tied, **sizes, **ends)
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tied_qwen(tmp_path: Path) -> Path:
+    """A random tiny Qwen2 whose head is the embedding."""
+    return _qwen(tmp_path / "qwen", tied=True)
+
+
+@pytest.fixture
+def untied_qwen(tmp_path: Path) -> Path:
+    """A random tiny Qwen2 with a head of its own."""
+    return _qwen(tmp_path / "qwen", tied=False)
 
 
 @pytest.fixture

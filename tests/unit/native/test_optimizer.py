@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from paribus.contract import Checkpoints, Job, Options
+from paribus.contract import Job, Options
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Compute, Lora, Model, Optimizer, Recipe
 from paribus.run_folder.checkpoints import published
-from paribus.run_folder.folder import RunFolder, read_json
-from paribus_runners.native import checkpoint_parts, head, main, resume
+from paribus.run_folder.folder import RunFolder
+from paribus_runners.native import checkpoint_parts, head, resume
 from paribus_runners.native.checkpoint_parts import PartMissing, Parts
 from paribus_runners.native.host_memory import HostMemory
 from paribus_runners.native.learner import Learner
@@ -30,7 +30,7 @@ from paribus_runners.native.optimizer import ALIGNED, Adam, deal
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.runner import NativeRunner
 from paribus_runners.native.world import World
-from support.native_runs import STATES, changed, lines_of, same, signal_after, weights_of
+from support.native_runs import STATES, changed, lines_of, same, stopped_and_gone_on, train_in, weights_of
 from support.ranks import ends_of_ranks, in_ranks
 from support.site import until
 
@@ -206,14 +206,6 @@ def test_gradients_of_bfloat16_weights_are_summed_in_float32(
         torch.testing.assert_close(total, sum(parts), rtol=1e-5, atol=1e-5)
 
 
-def _train_in(size: int, folder: Path) -> None:
-    job = Job.model_validate_json((folder / "job.json").read_bytes())
-    if size == 1:
-        main.train(RunFolder(folder), job)
-        return
-    in_ranks(size, folder / "ranks", lambda here: main.train(RunFolder(folder), job, here))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["critic", "offloaded", "bfloat16"])
 def test_a_run_has_the_numbers_of_one_that_shares_nothing(recipe: Recipe, job_folder: JobFolder, case: str) -> None:
@@ -225,8 +217,8 @@ def test_a_run_has_the_numbers_of_one_that_shares_nothing(recipe: Recipe, job_fo
         more = {"model": Model(name=recipe.model.name, dtype="bfloat16", trained_dtype="bfloat16")}
     recipe = changed(recipe, **more)
     usual, shared = job_folder(recipe, name="usual"), job_folder(changed(recipe, compute=compute), name="shared")
-    _train_in(2, usual)
-    _train_in(2, shared)
+    train_in(2, usual)
+    train_in(2, shared)
     assert lines_of(shared) == lines_of(usual)
     assert same(weights_of(shared), weights_of(usual))
     (place,) = published(RunFolder(shared))
@@ -251,23 +243,8 @@ def test_a_run_that_was_stopped_goes_on_in_more_or_fewer_processes(
     """
     half = Model(name=recipe.model.name, dtype="bfloat16", trained_dtype="bfloat16")
     recipe = changed(recipe, compute=SHARDED, **(CRITIC if case == "critic" else {"model": half}))
-    cut = job_folder(recipe, name="cut", checkpoint=Checkpoints(every=10))
-    job = Job.model_validate_json((cut / "job.json").read_bytes())
-
-    def train(here: World) -> None:
-        signal_after(monkeypatch, 2)
-        main.train(RunFolder(cut), job, here)
-
-    assert ends_of_ranks(first, cut / "ranks", train) == [75] * first
-    (place,) = published(RunFolder(cut))
-    assert place.name == "step-000002"
-    on = job_folder(recipe, name="cut", token=2)
-    _train_in(then, on)
-    whole = job_folder(recipe, name="whole")
-    _train_in(first, whole)
-    assert read_json(on / "result.json")["status"] == "succeeded"
+    on, whole = stopped_and_gone_on(recipe, job_folder, monkeypatch, first, then)
     lines, expected = lines_of(on), lines_of(whole)
-    assert [x["step"] for x in lines] == [0, 1, 2, 3]
     if first == then:
         assert lines == expected
         assert same(weights_of(on), weights_of(whole))
@@ -338,7 +315,7 @@ def test_a_checkpoint_without_a_part_is_not_used(
 ) -> None:
     """The manifest names all of them."""
     folder = job_folder(changed(recipe, compute=SHARDED))
-    _train_in(2, folder)
+    train_in(2, folder)
     (place,) = published(RunFolder(folder))
     (place / "optimizer-00002-of-00002.safetensors").unlink()
     job = Job.model_validate_json((folder / "job.json").read_bytes())

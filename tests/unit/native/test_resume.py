@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from paribus.contract import Checkpoints, Evaluate, Job
 from paribus.errors import RunFolderError, RunnerError
@@ -28,9 +28,7 @@ from paribus_runners.native.attention import pack
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.tiny.make import tokenizer
 from paribus_runners.native.world import World
-from paribus_runners.tasks import chain
 from support.kills import kill_this_process_at, killed_at, killed_at_byte, killed_in
 from support.native_runs import STATES, changed, lines_of, same, train_until, weights_of
 from support.ranks import ends_of_ranks, in_ranks
@@ -472,29 +470,6 @@ def test_an_attempt_that_lost_its_run_saves_nothing(recipe: Recipe, job_folder: 
         runner.run(first)
     assert published(RunFolder(first)) == ()
     assert [p.name for p in second.iterdir()] == ["job.json"]
-
-
-def _qwen(folder: Path, *, tied: bool) -> Path:
-    words = tokenizer(chain.SYMBOLS)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    ends = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id, "bos_token_id": None}
-    config = Qwen2Config(vocab_size=len(words), num_key_value_heads=2, tie_word_embeddings=tied, **sizes, **ends)
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def tied_qwen(tmp_path: Path) -> Path:
-    """A random tiny Qwen2 whose head is the embedding."""
-    return _qwen(tmp_path / "qwen", tied=True)
-
-
-@pytest.fixture
-def untied_qwen(tmp_path: Path) -> Path:
-    """A random tiny Qwen2 with a head of its own."""
-    return _qwen(tmp_path / "qwen", tied=False)
 
 
 @pytest.mark.parametrize("model", ["chain_model", "mixture_model", "tied_qwen", "untied_qwen"])

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM
 
-from paribus.contract import Checkpoints, Job, Options
+from paribus.contract import Checkpoints, Options
 from paribus.errors import RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import ChainTask, Compute, Lora, Model, Recipe
@@ -27,11 +27,17 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.runner import NativeRunner
 from paribus_runners.native.sharded_weights import ShardedWeights, own_part
-from paribus_runners.native.tiny.make import tokenizer
 from paribus_runners.native.world import World
-from paribus_runners.tasks import chain
-from support.native_runs import changed, lines_of, same, signal_after, supervised, weights_of
-from support.ranks import ends_of_ranks, in_ranks
+from support.native_runs import (
+    changed,
+    lines_of,
+    same,
+    stopped_and_gone_on,
+    supervised,
+    train_in,
+    weights_of,
+)
+from support.ranks import in_ranks
 from support.site import until
 
 JobFolder = Callable[..., Path]
@@ -52,34 +58,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def untied(tmp_path: Path) -> Path:
-    """A random Qwen2 with a head of its own, and rows that three processes cannot share equally."""
-    words = tokenizer(chain.SYMBOLS)
-    sizes = {"hidden_size": 40, "intermediate_size": 50, "num_hidden_layers": 2, "num_attention_heads": 4}
-    ends = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id, "bos_token_id": None}
-    config = Qwen2Config(vocab_size=len(words), num_key_value_heads=2, tie_word_embeddings=False, **sizes, **ends)
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(config).save_pretrained(tmp_path / "untied")
-    words.save_pretrained(tmp_path / "untied")
-    return tmp_path / "untied"
-
-
-@pytest.fixture
-def model_of(chain_model: Path, mixture_model: Path, untied: Path) -> dict[str, Model]:
+def model_of(chain_model: Path, mixture_model: Path, untied_qwen: Path) -> dict[str, Model]:
     """The models of the cases."""
     return {
-        "untied": Model(name=str(untied)),
+        "untied": Model(name=str(untied_qwen)),
         "frozen": Model(name=str(chain_model), freeze=("*embed_tokens*", "*layers.0.*")),
         "experts": Model(name=str(mixture_model)),
     }
-
-
-def _train_in(size: int, folder: Path) -> None:
-    job = Job.model_validate_json((folder / "job.json").read_bytes())
-    if size == 1:
-        main.train(RunFolder(folder), job)
-        return
-    in_ranks(size, folder / "ranks", lambda here: main.train(RunFolder(folder), job, here))
 
 
 def _equal(mine: Path, its: Path, tolerance: float) -> None:
@@ -113,8 +98,8 @@ def test_a_run_has_the_numbers_of_one_that_shares_nothing(
         job_folder(changed(recipe, **given | {"compute": plain}), name="usual"),
         job_folder(changed(recipe, **given), name="shared"),
     )
-    _train_in(size, usual)
-    _train_in(size, shared)
+    train_in(size, usual)
+    train_in(size, shared)
     _equal(shared, usual, 1e-4)
     (place,) = published(RunFolder(shared))
     parts = {f"optimizer-0000{n + 1}-of-0000{size}.safetensors" for n in range(size)}
@@ -130,8 +115,8 @@ def test_shares_of_weights_in_bfloat16_are_float32(recipe: Recipe, job_folder: J
     half = Model(name=recipe.model.name, dtype="bfloat16", trained_dtype="bfloat16")
     recipe = changed(recipe, model=half)
     usual, shared = job_folder(recipe, name="usual"), job_folder(changed(recipe, compute=SHARDED), name="shared")
-    _train_in(2, usual)
-    _train_in(2, shared)
+    train_in(2, usual)
+    train_in(2, shared)
     first, expected = lines_of(shared)[0], lines_of(usual)[0]
     assert first == expected
     assert {w.dtype for w in weights_of(shared).values()} == {torch.bfloat16}
@@ -153,21 +138,7 @@ def test_a_run_that_was_stopped_goes_on_in_more_or_fewer_processes(
     """
     half = {"model": Model(name=recipe.model.name, dtype="bfloat16", trained_dtype="bfloat16")}
     recipe = changed(recipe, compute=SHARDED, **(half if case == "bfloat16" else {}))
-    cut = job_folder(recipe, name="cut", checkpoint=Checkpoints(every=10))
-    job = Job.model_validate_json((cut / "job.json").read_bytes())
-
-    def train(here: World) -> None:
-        signal_after(monkeypatch, 2)
-        main.train(RunFolder(cut), job, here)
-
-    assert ends_of_ranks(first, cut / "ranks", train) == [75] * first
-    (place,) = published(RunFolder(cut))
-    assert place.name == "step-000002"
-    on, whole = job_folder(recipe, name="cut", token=2), job_folder(recipe, name="whole")
-    _train_in(then, on)
-    _train_in(first, whole)
-    assert read_json(on / "result.json")["status"] == "succeeded"
-    assert [x["step"] for x in lines_of(on)] == [0, 1, 2, 3]
+    on, whole = stopped_and_gone_on(recipe, job_folder, monkeypatch, first, then)
     if first == then:
         assert lines_of(on) == lines_of(whole)
         assert same(weights_of(on), weights_of(whole))
@@ -184,10 +155,10 @@ def test_a_reference_that_follows_goes_on_beside_frozen_weights(
     recipe = changed(recipe, model=model_of["frozen"], kl=moving, compute=SHARDED)
     short = changed(recipe, schedule={"steps": 2})
     begun, whole = job_folder(short, name="cut"), job_folder(recipe, name="whole")
-    _train_in(first, begun)
+    train_in(first, begun)
     on = job_folder(recipe, name="cut", token=2)
-    _train_in(then, on)
-    _train_in(first, whole)
+    train_in(then, on)
+    train_in(first, whole)
     assert [x["step"] for x in lines_of(on)] == [0, 1, 2, 3]
     _equal(on, whole, 1e-4)
 
