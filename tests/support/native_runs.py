@@ -104,7 +104,8 @@ def train_in(size: int, folder: Path) -> None:
     if size == 1:
         main.train(RunFolder(folder), job)
         return
-    in_ranks(size, folder / "ranks", lambda here: main.train(RunFolder(folder), job, here))
+    samplers = job.recipe.compute.sampling_processes
+    in_ranks(size, folder / "ranks", lambda here: main.train(RunFolder(folder), job, here), samplers)
 
 
 def stopped_and_gone_on(
@@ -121,7 +122,8 @@ def stopped_and_gone_on(
         signal_after(patch, 2)
         main.train(RunFolder(cut), job, here)
 
-    assert ends_of_ranks(first, cut / "ranks", train) == [75] * first
+    samplers = recipe.compute.sampling_processes
+    assert ends_of_ranks(first, cut / "ranks", train, samplers) == [75] * first
     (place,) = published(RunFolder(cut))
     assert place.name == "step-000002"
     on, whole = job_folder(recipe, name="cut", token=2), job_folder(recipe, name="whole")

@@ -15,20 +15,20 @@ from paribus.contract import PREEMPTED
 from paribus_runners.native.world import World
 
 
-def in_ranks(size: int, scratch: Path, action: Callable[[World], Any]) -> list[Any]:
-    """Return what ``action`` returns in each of ``size`` processes; all must succeed."""
-    ends = ends_of_ranks(size, scratch, action)
+def in_ranks(size: int, scratch: Path, action: Callable[[World], Any], samplers: int = 0) -> list[Any]:
+    """Return what ``action`` returns in each of ``size`` processes, of which some only sample; all must succeed."""
+    ends = ends_of_ranks(size, scratch, action, samplers)
     assert ends == [0] * size, f"exit statuses {ends}"
     return [pickle.loads((scratch / f"{rank}.pickle").read_bytes()) for rank in range(size)]
 
 
-def ends_of_ranks(size: int, scratch: Path, action: Callable[[World], Any]) -> list[int]:
+def ends_of_ranks(size: int, scratch: Path, action: Callable[[World], Any], samplers: int = 0) -> list[int]:
     """Return the exit status of each process; when one fails or is killed, the others are killed, too."""
     scratch.mkdir(parents=True)
     ranks: dict[int, int] = {}
     for rank in range(size):
         if (pid := os.fork()) == 0:
-            _be_rank(rank, size, scratch, action)
+            _be_rank(rank, size, scratch, action, samplers)
         ranks[pid] = rank
     ends = [0] * size
     while ranks:
@@ -44,10 +44,10 @@ def ends_of_ranks(size: int, scratch: Path, action: Callable[[World], Any]) -> l
     return ends
 
 
-def _be_rank(rank: int, size: int, scratch: Path, action: Callable[[World], Any]) -> None:
+def _be_rank(rank: int, size: int, scratch: Path, action: Callable[[World], Any], samplers: int) -> None:
     code = 1
     try:
-        found = action(World.join(scratch / "meeting", rank, size, cpu=True))
+        found = action(World.join(scratch / "meeting", rank, size, cpu=True, samplers=samplers))
         (scratch / f"{rank}.pickle").write_bytes(pickle.dumps(found))
         code = 0
     except SystemExit as end:

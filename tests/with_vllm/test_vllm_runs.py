@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 import yaml
@@ -92,15 +92,16 @@ def test_a_run_that_was_stopped_and_killed_ends_as_one_that_was_not(tied: Path, 
     assert RunFolder(last).read_evaluations() == RunFolder(whole).read_evaluations()
 
 
-@pytest.mark.parametrize("sharding", ["none", "weights"])
+@pytest.mark.parametrize("compute", [{}, {"sharding": "weights"}, {"sampling_processes": 1}], ids=str)
 def test_two_processes_sample_what_one_does_and_go_on_after_a_kill(
-    tied: Path, attempt: Callable[..., Path], sharding: Literal["none", "weights"]
+    tied: Path, attempt: Callable[..., Path], compute: dict[str, Any]
 ) -> None:
-    """Each has an engine and proves its weights; what is resumed after `kill -9` of all is equal to the bit."""
-    recipe = recipe_of(tied, schedule={"steps": 4, "prompts_per_step": 5}, compute={"sharding": sharding})
+    """Each that samples has an engine and proves its weights; what is resumed after `kill -9` is equal to the bit."""
+    schedule = {"steps": 4, "prompts_per_step": 5, "staleness": int("sampling_processes" in compute)}
+    recipe = recipe_of(tied, schedule=schedule, compute=compute)
     more = {"checkpoint": Checkpoints(every=1), "evaluate": Evaluate(every=4, problems=5, samples=2)}
     two = {**more, "options": Options(own={"processes": 2})}
-    one = attempt(recipe, name="one", **more)
+    one = attempt(recipe_of(tied, schedule=schedule), name="one", **more)
     _end(one, _start(one), 0)
     whole = attempt(recipe, name="two", **two)
     _end(whole, _start(whole), 0)

@@ -258,6 +258,12 @@ class Compute(f.Level):
     gradient_checkpointing: bool = Field(
         default=False, description="compute each block again in the backward pass in place of keeping what it computed"
     )
+    sampling_processes: int = Field(
+        default=0,
+        ge=0,
+        description="how many processes of a run sample and do nothing else: the rollouts of the step "
+        "`schedule.staleness` steps ahead, while the others train; 0: all processes do both in turn",
+    )
 
     @field_validator("offload")
     @classmethod
@@ -267,7 +273,7 @@ class Compute(f.Level):
     @model_serializer(mode="wrap", when_used="json")
     def _without_later_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out options that came later where they do nothing: recipes keep their text from before."""
-        return {k: v for k, v in dump(self).items() if k != "offload" or v}
+        return {k: v for k, v in dump(self).items() if k not in ("offload", "sampling_processes") or v}
 
 
 LATER = ("turns", "rollout", "compute")

@@ -222,7 +222,7 @@ STEP_METRICS: tuple[Metric, ...] = (
     _metric("budget/optimizer_steps", "updates", "updates", "lower",
             "optimizer updates since the start"),
     _metric("perf/time_gen_s", "sampling time", "seconds", "lower",
-            "sampling in the step", timing=True),
+            "sampling of the step's rollouts", timing=True),
     _metric("perf/time_reward_s", "reward time", "seconds", "lower",
             "verification in the step", timing=True),
     _metric("perf/time_update_s", "update time", "seconds", "lower",

@@ -255,6 +255,8 @@ def _resources(declared: Resources, needs: Sequence[Requirements]) -> Resources:
     gpus, cpus, nodes, cores = declared.gpus, declared.cpus, declared.nodes, max(need.least_cpus for need in needs)
     if gpus is None and any(need.most_gpus == 0 for need in needs):
         gpus = 0.0  # else an engine with GPUs would give one that the run cannot use
+    if gpus is None:
+        gpus = max(need.least_gpus for need in needs) or None
     if cpus is None and cores > 1:
         cpus = nodes * ceil(cores / nodes)
     return Resources(gpus=gpus, cpus=cpus, nodes=nodes)

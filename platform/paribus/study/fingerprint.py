@@ -21,6 +21,7 @@ ADDED: Mapping[str, Any] = {
     "compute.sharding": "none",
     "compute.gradient_checkpointing": False,
     "compute.offload": [],
+    "compute.sampling_processes": 0,
     "schedule.tokens": None,
     "schedule.prompts": None,
     "schedule.retire_at": None,

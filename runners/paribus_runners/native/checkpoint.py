@@ -203,6 +203,7 @@ def _load_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
 
 
 def _optimizers(learner: Learner) -> Iterator[tuple[str, Adam]]:
-    yield MOMENTS, learner.optimizer
+    if learner.world.trains:
+        yield MOMENTS, learner.optimizer
     if learner.critic_optimizer is not None:
         yield CRITIC_MOMENTS, learner.critic_optimizer

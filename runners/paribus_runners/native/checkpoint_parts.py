@@ -37,7 +37,7 @@ class Parts:
     def __init__(self, attempt: RunFolder, learner: Learner) -> None:
         self._folder, self._learner, self._world = attempt.path / PARTS, learner, learner.world
         self._newest = -1
-        self._needed = learner.optimizer.sharded
+        self._needed = learner.optimizer.sharded and learner.world.trains
 
     @contextmanager
     def noting_an_early_end(self) -> Iterator[None]:

@@ -78,7 +78,7 @@ def processes_of(job: Job) -> tuple[int, bool]:
     return int(wanted), True
 
 
-def launch(folder: Path, size: int, *, cpu: bool, nodes: int = 1) -> None:
+def launch(folder: Path, size: int, *, cpu: bool, nodes: int = 1, samplers: int = 0) -> None:
     """Train the job in ``folder`` in ``size`` processes.
 
     Args:
@@ -86,6 +86,7 @@ def launch(folder: Path, size: int, *, cpu: bool, nodes: int = 1) -> None:
         size: number of processes, above 1.
         cpu: whether they train on a CPU, also where there is a GPU.
         nodes: number of nodes, of which each has an equal part of the processes; this is the first one.
+        samplers: how many of the processes sample and do nothing else; 0: all sample.
 
     Raises:
         ParibusError: an environment variable has no valid value, or the engine has not given several nodes.
@@ -93,7 +94,9 @@ def launch(folder: Path, size: int, *, cpu: bool, nodes: int = 1) -> None:
         SystemExit: with status 75 when the run was asked to stop; with more than :data:`paribus.failures.KILLED` if a
             signal has killed one of them.
     """
-    ranks, environment = Ranks(folder=str(folder), size=size, nodes=nodes, cpu=cpu), _environment(size, nodes, cpu=cpu)
+    ranks = Ranks(folder=str(folder), size=size, nodes=nodes, cpu=cpu)
+    graders = min(samplers or size, size // nodes)
+    environment = _environment(size, graders, cpu=cpu)
     others = other_nodes(ranks, environment) if nodes > 1 else nullcontext((ranks, ()))
     try:
         with termination() as asked, others as found:
@@ -156,10 +159,16 @@ def _wait(started: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _environment(size: int, nodes: int, *, cpu: bool) -> dict[str, str]:
-    """Return the environment of each process: it gets its part of the threads and of the reward workers."""
+def _environment(size: int, graders: int, *, cpu: bool) -> dict[str, str]:
+    """Return the environment of each process: it gets its part of the threads and of the reward workers.
+
+    Args:
+        size: processes of the run.
+        graders: processes of a node that grade what they sample.
+        cpu: whether they train on a CPU.
+    """
     own = {name: value for name, value in os.environ.items() if name != THREADS}
-    own |= {CORES: str(max(1, threads() // size)), WORKERS: str(max(1, workers() * nodes // size))}
+    own |= {CORES: str(max(1, threads() // size)), WORKERS: str(max(1, workers() // graders))}
     return own | ({"CUDA_VISIBLE_DEVICES": ""} if cpu else {})
 
 

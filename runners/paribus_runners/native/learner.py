@@ -31,7 +31,7 @@ class Learner:
     Attributes:
         policy: the policy.
         optimizer: its optimizer.
-        reference: the reference policy of KL or of a loss of pairs; ``None`` if the recipe has neither.
+        reference: the reference policy of KL or of a loss of pairs; ``None`` if this process needs none.
         critic: the critic; ``None`` without one.
         critic_optimizer: its optimizer.
         reference_moves: whether the reference follows the policy, so that checkpoints must hold it.
@@ -48,24 +48,29 @@ class Learner:
 
     @classmethod
     def of(cls, recipe: Recipe, policy: Policy, world: World | None = None, reference: Policy | None = None) -> Learner:
-        """Return the learner that starts from ``policy``; so do critic and, without another ``reference``, that too."""
-        if reference is None and has_reference(recipe):
-            reference = policy.frozen()
+        """Return the learner that starts from ``policy``; so do critic and, without another ``reference``, that too.
+
+        A process that only samples has nothing that is trained: it gets the weights that others have stepped. One that
+        only trains has a reference if that moves, for its checkpoints.
+        """
         world, critic, critic_optimizer = world or World(), None, None
-        if recipe.auxiliary.value is not None:
+        moves = isinstance(getattr(recipe.kl, "reference", None), f.SyncedReference)
+        if reference is None and has_reference(recipe) and (world.samples or moves):
+            reference = policy.frozen()
+        if recipe.auxiliary.value is not None and world.trains:
             critic = Critic.of(policy)
             rate = recipe.auxiliary.value.learning_rate
             critic_optimizer = Adam(critic.model, recipe.optimizer, rate, recipe.compute, world)
-        if recipe.compute.sharding == "weights" and world.size > 1:
+        if recipe.compute.sharding == "weights" and world.trains and world.size > 1:
             dtype = getattr(torch, recipe.model.trained_dtype)
             policy = replace(policy, shared=ShardedWeights(policy.model, world, dtype))
         rate = recipe.optimizer.learning_rate
-        optimizer = Adam(policy.model, recipe.optimizer, rate, recipe.compute, world, policy.shared)
+        trained = policy.model if world.trains else torch.nn.Module()
+        optimizer = Adam(trained, recipe.optimizer, rate, recipe.compute, world, policy.shared)
         if policy.shared is not None:
             policy.shared.gather()
         if reference is not None and "reference" in recipe.compute.offload:
             reference = replace(reference, host=HostMemory(reference.model, policy.model))
-        moves = isinstance(getattr(recipe.kl, "reference", None), f.SyncedReference)
         return cls(policy, optimizer, reference, critic, critic_optimizer, moves, world)
 
     def sharded(self) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ import torch
 import transformers.models.llama.modeling_llama  # noqa: F401 - loaded here, so that forked processes have it
 
 from paribus.contract import Job
-from paribus.errors import RunFolderError, RunnerError
+from paribus.errors import ParibusError, RunFolderError, RunnerError
 from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.attempt_files import read_environment, read_job
@@ -23,7 +23,7 @@ from paribus_runners.native import versions as environment
 from paribus_runners.native.launch import launch, processes_of, threads
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.requirements import of_sampler, other_vocabulary
+from paribus_runners.native.requirements import of_sampler, other_vocabulary, too_few_processes
 from paribus_runners.native.stopping import termination
 from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
@@ -67,15 +67,17 @@ def run(path: Path) -> None:
 
     Raises:
         RunFolderError: ``job.json`` is not a job.
-        ParibusError: it wants processes on a CPU, and holds a GPU.
+        ParibusError: it wants processes on a CPU, and holds a GPU; or it has none that trains.
         RunnerError: one of several processes has failed.
         SystemExit: with status 75 after SIGTERM.
     """
     folder = RunFolder(path)
     job = read_job(folder.job)
     size, cpu = processes_of(job)
+    if size <= (samplers := job.recipe.compute.sampling_processes):
+        raise ParibusError(too_few_processes(samplers, size))
     if size > 1:
-        launch(path, size, cpu=cpu, nodes=job.nodes)
+        launch(path, size, cpu=cpu, nodes=job.nodes, samplers=samplers)
     else:
         train(folder, job)
 
@@ -88,15 +90,16 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
     """
     world = world or World()
     with settled(), termination() as asked, ExitStack() as stack:
-        world.phases = stack.enter_context(Phases.open(folder.path, world.rank, elsewhere=world.elsewhere))
+        world.phases = stack.enter_context(Phases.open(folder.path, world.number, elsewhere=world.elsewhere))
         about = environment.describe() | of_sampler(job.recipe.rollout)
-        about |= {"processes": world.size} if world.size > 1 else {}
+        about |= {"processes": world.everyone} if world.everyone > 1 else {}
         if world.writes:
             write_json(folder.environment, about)
         policy = initial_policy(job.recipe, Path(job.cache), job.seed)
         weights = policy.weights_hash()
-        learner = Learner.of(job.recipe, policy, world, initial_reference(job.recipe, Path(job.cache), policy))
-        if len(set(world.gather(weights))) > 1:
+        reference = initial_reference(job.recipe, Path(job.cache), policy) if world.samples else None
+        learner = Learner.of(job.recipe, policy, world, reference)
+        if len(set(world.gather_all(weights))) > 1:
             raise RunnerError(f"the processes of this run have loaded different weights of {job.recipe.model.name}")
         about |= {INITIAL_WEIGHTS: weights}
         if world.writes:
@@ -107,7 +110,7 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
         if world.writes and confined:
             write_json(folder.environment, about | {"rewards": confined})
         trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
-        found = world.gather(resume.find(folder, job) if world.writes else None)[0]
+        found = world.gather_all(resume.find(folder, job) if world.writes else None)[0]
         if found is not None:
             attempt, place, progress = found
             checkpoint.load(place, learner)
@@ -126,7 +129,7 @@ def _graders(job: Job, folder: RunFolder, learner: Learner, stack: ExitStack) ->
     place, render = folder.path / "rewards", learner.policy.render
     if recipe.functions and sources and learner.world.writes:
         write_sources(sources, place)
-    learner.world.gather(None)  # the files are there
+    learner.world.gather_all(None)  # the files are there
     beside = place if recipe.functions and sources else None
     environment = environment_of(recipe.turns, beside)
     if environment is not None:

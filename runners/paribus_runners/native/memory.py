@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from paribus.evaluate import Evaluate
 from paribus.recipe.analysis.facts import has_reference
+from paribus.recipe.factors import SyncedReference
 from paribus.recipe.recipe import Model, Recipe
 
 Device = Literal["cpu", "cuda"]
@@ -90,7 +91,7 @@ class Held:
         trained: parameters that are trained.
         frozen: bytes of a parameter that is not.
         inside: whether those that are trained are some of ``weights``, and not adapters beside all of them.
-        processes: processes of the run, which may share what the optimizer holds.
+        processes: processes of the run that train, which may share what the optimizer holds.
     """
 
     weights: int
@@ -116,11 +117,16 @@ class Held:
         found += self.still if whole else 0
         if self.shared(recipe):
             found += ceil(self.still / self.processes)
-        if "reference" not in recipe.compute.offload:
+        if "reference" not in recipe.compute.offload and (not apart(recipe) or moves(recipe)):
             found += self._reference(recipe)
         if recipe.auxiliary.value is not None:
             found += self.moving(recipe, gradients=gradients != "none")
         return found
+
+    def bytes_to_sample(self, recipe: Recipe) -> int:
+        """Return the bytes on the device of a process that samples and does nothing else: weights and reference."""
+        reference = 0 if "reference" in recipe.compute.offload else self._reference(recipe)
+        return self.trained * of_weight(recipe.model) + self.still + reference
 
     def shared(self, recipe: Recipe) -> bool:
         """Return whether processes share the weights."""
@@ -147,6 +153,16 @@ class Held:
     def reference(self, recipe: Recipe) -> int:
         """Return the bytes of a reference that is in host memory where it does not compute."""
         return self._reference(recipe) if "reference" in recipe.compute.offload else 0
+
+
+def apart(recipe: Recipe) -> bool:
+    """Return whether some processes sample while the others train."""
+    return recipe.compute.sampling_processes > 0
+
+
+def moves(recipe: Recipe) -> bool:
+    """Return whether a reference follows the policy."""
+    return isinstance(getattr(recipe.kl, "reference", None), SyncedReference)
 
 
 def of_weight(model: Model) -> int:
@@ -208,8 +224,12 @@ class Phases:
         return 2 if self.recipe.model.dtype == "bfloat16" else FULL
 
     def peaks(self, evaluate: Evaluate) -> Peaks:
-        """Return the peak of each phase; a run samples its responses and its evaluations with the sampler ``torch``."""
+        """Return the peak of each phase; a run samples its responses and its evaluations with the sampler ``torch``.
+
+        If some processes sample while the others train, those have rollout and evaluation, and these the other phases.
+        """
         schedule, whole = self.recipe.schedule, self.held.bytes(self.recipe, gradients="none")
+        sampler = self.held.bytes_to_sample(self.recipe) if apart(self.recipe) else whole
         sets = evaluate.all_sets.values()
         evaluations = [
             self.sampling(each.problems, each.samples, each.max_new_tokens or schedule.max_new_tokens) for each in sets
@@ -218,10 +238,10 @@ class Phases:
         reference = self.held.reference(self.recipe)
         charging = reference + self.scoring(self._tokens(groups)) if reference else 0
         return Peaks(
-            rollout=whole + max(self.sampling(groups, copies, room), charging),
+            rollout=sampler + max(self.sampling(groups, copies, room), charging),
             old_pass=whole + self.scoring(self._tokens(groups)),
             update=self.updating(self._tokens(ceil(groups / schedule.minibatches))),
-            evaluation=whole + max(evaluations),
+            evaluation=sampler + max(evaluations),
         )
 
     def sampling(self, prompts: int, copies: int, room: int) -> int:

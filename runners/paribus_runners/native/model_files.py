@@ -92,9 +92,12 @@ class ModelFiles:
         """
         if not self.shapes:
             return []
-        counts = (processes,) if processes else PROCESSES if recipe.compute.sharding != "none" else (1,)
+        samplers = recipe.compute.sampling_processes
+        known = (processes,) if processes else PROCESSES if recipe.compute.sharding != "none" else ()
+        counts = [n for n in known if n > samplers] or [1 + samplers]
         several = f" of {', '.join(map(str, counts[:-1]))} or {counts[-1]} processes" if len(counts) > 1 else " process"
-        rest = f"in each{several} of a run, before activations and samples"
+        which = " that trains" if samplers else ""
+        rest = f"in each{several} of a run{which}, before activations and samples"
         here = "optimizer" not in recipe.compute.offload
         moving, beside = ("gradients and moments", "") if here else ("gradients", "; moments are in host memory")
         held = [self._held(recipe, count) for count in counts]
@@ -133,7 +136,8 @@ class ModelFiles:
         if recipe.turns.kind != "single":
             return []
         sharded = recipe.compute.sharding != "none"
-        count = processes or (PROCESSES[-1] if sharded else 1)
+        samplers = recipe.compute.sampling_processes
+        count = max(processes or (PROCESSES[-1] if sharded else 1), 1 + samplers)
         held = self._held(recipe, count)
         shown = []
         places: tuple[tuple[Device, str], ...] = (("cuda", "a GPU"), ("cpu", "CPU cores"))
@@ -143,7 +147,8 @@ class ModelFiles:
             parts = (f"{name.replace('_', ' ')} {_bytes(size)}" for name, size in own.items())
             shown.append(f"on {place} {', '.join(parts)}")
         rest = "" if recipe.rollout.engine == "torch" else "; vLLM has a limit of its own"
-        one = f"one of {count} processes" if sharded else "one process"
+        one = f"one of {count} processes" if sharded or samplers else "one process"
+        rest += f" ({samplers} of them have rollout and evaluation, the others the rest)" if samplers else ""
         return [f"peak memory of {one}, computed for responses at their limit: {'; '.join(shown)}{rest}"]
 
     @property
@@ -164,7 +169,7 @@ class ModelFiles:
 
     def _held(self, recipe: Recipe, processes: int) -> Held:
         """Return what one of some processes holds."""
-        model, numbers = recipe.model, self.numbers
+        model, numbers, processes = recipe.model, self.numbers, processes - recipe.compute.sampling_processes
         if model.lora is not None:
             added, frozen = self._adapters(model.lora), FROZEN[model.dtype]
             return Held(weights=numbers, trained=added, frozen=frozen, processes=processes)

@@ -48,9 +48,11 @@ def _train(settings: dict[str, Any]) -> None:
 
     address, size = settings["address"], settings["size"]
     meeting = Path(settings["scratch"]) / "meeting" if address is None else (str(address[0]), int(address[1]))
-    world = World.join(meeting, settings["rank"], size, cpu=settings["cpu"], nodes=settings["nodes"])
     folder = RunFolder(Path(settings["folder"]))
-    train(folder, read_job(folder.job), world)
+    job = read_job(folder.job)
+    samplers = job.recipe.compute.sampling_processes
+    world = World.join(meeting, settings["rank"], size, cpu=settings["cpu"], nodes=settings["nodes"], samplers=samplers)
+    train(folder, job, world)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,33 @@ def sharding_faults(recipe: Recipe) -> Iterator[str]:
         yield f"`compute.sharding: weights` needs PyTorch {oldest} or newer, and {found} is installed: upgrade it"
 
 
+def team_faults(recipe: Recipe, processes: int | None) -> Iterator[str]:
+    """Yield what keeps some processes from sampling while the others train.
+
+    Args:
+        recipe: says how many sample.
+        processes: of the run; ``None``: one a GPU.
+    """
+    samplers = recipe.compute.sampling_processes
+    if samplers and not recipe.schedule.staleness:
+        yield (
+            f"`compute.sampling_processes: {samplers}` samples while the step before is trained, and with "
+            "`schedule.staleness: 0` its weights are not there yet: set `schedule.staleness: 1`, or leave "
+            "`sampling_processes` out"
+        )
+    if samplers and processes is not None and processes <= samplers:
+        yield too_few_processes(samplers, processes)
+
+
+def too_few_processes(samplers: int, processes: int) -> str:
+    """Return why a run cannot have so many processes that only sample."""
+    have = "process" if processes == 1 else "processes"
+    return (
+        f"`compute.sampling_processes: {samplers}` leaves none of {processes} {have} to train: set "
+        f"`resources.gpus`, or on CPUs `runner.processes`, to {samplers + 1} or more"
+    )
+
+
 def adapter_faults(recipe: Recipe) -> Iterator[str]:
     """Yield what is missing to train adapters."""
     if recipe.model.lora is not None and not versions("peft"):

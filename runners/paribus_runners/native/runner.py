@@ -41,6 +41,7 @@ from paribus_runners.native.requirements import (
     precision_faults,
     sampler_faults,
     sharding_faults,
+    team_faults,
     versions,
 )
 from paribus_runners.native.tiny.spec import MODELS
@@ -93,8 +94,9 @@ class NativeRunner(RunnerBase):
             found.append(Support(feature="rollout.routing_replay", level="unsupported", reason=reason))
         found += [Support(feature="rollout.engine", level="unsupported", reason=f"{fault}.")
                   for fault in sampler_faults(recipe)]  # fmt: skip
+        teams = team_faults(recipe, options.own.get("processes"))
         found += [Support(feature="compute", level="unsupported", reason=f"{fault}.")
-                  for fault in (*precision_faults(recipe), *sharding_faults(recipe))]  # fmt: skip
+                  for fault in (*precision_faults(recipe), *sharding_faults(recipe), *teams)]  # fmt: skip
         found += [Support(feature="model.lora", level="unsupported", reason=f"{fault}.")
                   for fault in adapter_faults(recipe)]  # fmt: skip
         found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")
@@ -109,7 +111,9 @@ class NativeRunner(RunnerBase):
         adapters = () if recipe.model.lora is None else ("peft",)
         found = {**versions("torch", "transformers", *mathematics, *adapters), **of_sampler(recipe.rollout)}
         processes = options.own.get("processes")
+        samplers = recipe.compute.sampling_processes
         return Requirements(
+            least_gpus=float(samplers + 1) if samplers and processes is None else 0.0,
             most_gpus=None if processes is None else 0.0,
             least_cpus=int(processes or 1),
             processes=processes,

@@ -7,11 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from paribus.contract import EvaluationSet, Job
 from paribus.evaluate import HELDOUT
@@ -29,13 +30,15 @@ from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.conversation import conversation
 from paribus_runners.native.rollout.engine import sampler_of
 from paribus_runners.native.rollout.queue import RolloutQueue
-from paribus_runners.native.rollout.retired import AllRetired, Retired
+from paribus_runners.native.rollout.retired import AllRetired
 from paribus_runners.native.rollout.sampler import Requests, complete
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
 from paribus_runners.tasks import Grader, Problem, size_of
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Trainer:
@@ -123,40 +126,68 @@ class Trainer:
         )
         for step in range(1, level.pretrain_steps + 1):
             self._world.phases.enter("rollout")
-            rollouts = collect(recipe, self._source, -step).rollouts
+            rollouts = self._by_samplers(partial(collect, recipe, self._source, -step)).rollouts
+            spent = spent.sampled(rollouts)
+            if not self._world.trains:
+                continue
             self._world.phases.enter("update")
             experience = weigh(recipe, rollouts, self._learner.before(recipe, rollouts))
             losses = [
                 update_critic(recipe, self._learner, experience, batch)
                 for batch in minibatches(recipe, experience, Random(f"pretrain/{seed}/{step}"))
             ]
-            spent = spent.sampled(rollouts)
             values = metrics.of_critic(recipe, experience, losses)
         return Progress(spent=spent), values
 
     def _step(self, progress: Progress) -> tuple[Progress, dict[str, float]]:
         """Sample, verify, filter, weigh and update once; return progress and metrics."""
-        start = time.perf_counter()
-        step, learner = progress.step + 1, self._learner
-        recipe = self._recipe.at(step)
-        phases = self._world.phases
-        phases.enter("rollout", step)
-        queued, retired = self._sample(progress, step)
-        rollouts, queued = queued.steps[0], replace(queued, steps=queued.steps[1:])
-        rate = learner.set_rate(recipe, step)
+        start, step = time.perf_counter(), progress.step + 1
+        self._world.phases.enter("rollout", step)
+        last = step + self._recipe.schedule.staleness
+        if self._world.divided:
+            progress = self._by_samplers(lambda: self._sample(progress, step, last - 1))
+            progress, values = self._in_teams(progress, step, last)
+        else:
+            progress, values = self._train_on(self._sample(progress, step, last), step)
+        if self._recipe.schedule.retire_at is not None and (size := size_of(self._grader.task)) is not None:
+            values["sampling/retired_frac"] = len(progress.retired.prompts) / size
+        return progress, {**values, "perf/time_step_s": time.perf_counter() - start}
+
+    def _in_teams(self, progress: Progress, step: int, last: int) -> tuple[Progress, dict[str, float]]:
+        """Train on a step while the other team samples up to the step ``last``; then both know what each has found."""
+        world, known, values = self._world, len(progress.queued.steps), dict[str, float]()
+        self._stop.changed = True  # in the team that samples, too: a step ends in both teams or in none
+        if world.trains:
+            mine, values = self._train_on(progress, step)
+            told = Progress(spent=mine.spent)
+        else:
+            mine = self._sample(progress, step, last)
+            new = replace(mine.queued, steps=mine.queued.steps[known:])
+            told = Progress(queued=new, retired=mine.retired)
+        (trained, values), (sampled, _) = self._from_both((told, values))
+        queued = replace(sampled.queued, steps=(*progress.queued.steps[1:], *sampled.queued.steps))
+        world.give([weight for weight in self._learner.policy.model.parameters() if weight.requires_grad])
+        if world.samples:
+            self._learner.sync(self._recipe.at(step), step)
+        return Progress(step, trained.spent, mine.history, queued, sampled.retired), values | self._load()
+
+    def _train_on(self, progress: Progress, step: int) -> tuple[Progress, dict[str, float]]:
+        """Weigh and update once on the first rollouts of the queue."""
         sampled = time.perf_counter()
+        learner, recipe, queued, phases = self._learner, self._recipe.at(step), progress.queued, self._world.phases
+        rollouts = queued.steps[0]
+        rate = learner.set_rate(recipe, step)
         self._sampler.rest()
-        phases.enter("old_pass")
+        phases.enter("old_pass", step)
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
         self._stop.changed = True
         phases.enter("update")
         done = updates(recipe, learner, experience, self._job.seed, step)
         experience = done.experience
         learner.sync(recipe, step)
-        synced = self._load()
+        synced = {} if self._world.divided else self._load()
         updated = time.perf_counter()
         self._keep(samples.of_step(recipe, learner.policy, experience, step))
-        end = time.perf_counter()
         spent = progress.spent.after(recipe, experience, done)
         values = (
             metrics.of_experience(recipe, experience, progress.history, progress.spent.optimizer_steps)
@@ -169,19 +200,40 @@ class Trainer:
             "perf/time_gen_s": rollouts.seconds_sampling,
             "perf/time_reward_s": rollouts.seconds_reward,
             "perf/time_update_s": updated - sampled,
-            "perf/time_step_s": end - start,
             "perf/gen_tokens_per_s": float(rollouts.responses.length[rollouts.fresh].sum()) / rollouts.seconds_sampling,
         }
         if self._recipe.schedule.temperature_change.kind != "none":
             values["sampling/temperature"] = recipe.schedule.temperature
-        if recipe.schedule.retire_at is not None and (size := size_of(self._grader.task)) is not None:
-            values["sampling/retired_frac"] = len(retired.prompts) / size
-        return Progress(step, spent, experience.history, queued, retired), values
+        left = replace(queued, steps=queued.steps[1:])
+        return Progress(step, spent, experience.history, left, progress.retired), values
 
-    def _sample(self, progress: Progress, step: int) -> tuple[RolloutQueue, Retired]:
-        """Return the queue after the sampler ran as far ahead of ``step`` as it may; never beyond the last step.
+    def _by_samplers(self, work: Callable[[], T]) -> T:
+        """Return what the processes that sample find, in all of them; the others wait.
 
-        Returns also which prompts are left out from then on.
+        Raises:
+            AllRetired: they have.
+        """
+        if not self._world.divided:
+            return work()
+        found: T | None = None
+        if self._world.samples:
+            with suppress(AllRetired):
+                found = work()
+        found = self._from_both(found)[1]
+        if found is None:
+            raise AllRetired
+        return found
+
+    def _from_both(self, value: T) -> tuple[T, T]:
+        """Return what one process of each team passed, the team that trains first; all must call."""
+        world = self._world
+        first, *_, last = world.gather_all((value,) if world.number in (0, world.everyone - 1) else None)
+        assert first is not None
+        assert last is not None
+        return first[0], last[0]
+
+    def _sample(self, progress: Progress, step: int, last: int) -> Progress:
+        """Return the progress after the sampler ran ahead of ``step`` up to ``last``; never beyond the last step.
 
         Raises:
             AllRetired: no prompt is left, and nothing is queued.
@@ -191,7 +243,7 @@ class Trainer:
         sampled = progress.spent
         for rollouts in steps:
             sampled = sampled.sampled(rollouts)
-        for ahead in range(step + len(steps), step + schedule.staleness + 1):
+        for ahead in range(step + len(steps), last + 1):
             if schedule.spent(ahead - 1, *sampled.sampling):
                 break
             try:
@@ -204,12 +256,13 @@ class Trainer:
                 break
             steps.append(rollouts)
             sampled = sampled.sampled(rollouts)
-        return RolloutQueue(tuple(steps), surplus), retired
+        return replace(progress, queued=RolloutQueue(tuple(steps), surplus), retired=retired)
 
     def _load(self) -> dict[str, float]:
         """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""
         self._world.phases.enter("sync")
-        return dict(self._sampler.load(lora.merged(self._learner.policy.model)))
+        found = dict(self._sampler.load(lora.merged(self._learner.policy.model))) if self._world.samples else {}
+        return self._from_both(found)[1] if self._world.divided else found
 
     def _evaluated(self, progress: Progress, values: dict[str, float]) -> dict[str, float]:
         """Evaluate the sets that are due, write their records, and add the metrics to ``values``."""
@@ -224,7 +277,7 @@ class Trainer:
             grader = self._others.get(name, self._grader)
             sample = partial(self._sample_set, name, chosen, grader, step)
             mine = answered(chosen, grader, sample, self._world.turns, self._world.phases.progress)
-            outcome = evaluated(name, chosen, chain.from_iterable(self._world.gather(mine)), step)
+            outcome = evaluated(name, chosen, chain.from_iterable(self._world.gather_all(mine)), step)
             if self._world.writes:
                 self._folder.write_evaluation(outcome.evaluation)
             self._keep(outcome.samples)

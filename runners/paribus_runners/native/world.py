@@ -4,6 +4,10 @@ Every process holds the same networks, draws the same problems and makes the sam
 (filter, advantages, the order of minibatches) is computed by each and only what is large is dealt out: sampling,
 grading and forward passes. Results are gathered in a fixed order; gradients are summed, because the weight of each
 token is fixed against the whole optimizer batch before it is dealt out.
+
+With ``compute.sampling_processes`` they are two teams, each of which shares its work in this way: one trains on the
+rollouts of a step while the other samples those of a later one. The team that samples has no optimizer, and gets the
+weights after each step.
 """
 
 from __future__ import annotations
@@ -64,6 +68,29 @@ def outage(message: str) -> SystemExit:
     return SystemExit(KILLED + signal.SIGHUP)
 
 
+class Teams:
+    """The two teams of a run as a process sees them, with what joins them: a group of all processes.
+
+    That group is none of ``torch.distributed``'s own, which are parts of its one world. This world is the team, so that
+    what expects a world (FSDP2, vLLM) knows nothing of the other team.
+
+    Args:
+        number: which process of the run this is.
+        everyone: how many there are.
+        samples: whether it is of the team that samples.
+        store: where all of them meet.
+
+    Attributes:
+        group: all of them.
+        store: where the team meets.
+    """
+
+    def __init__(self, number: int, everyone: int, *, samples: bool, store: Any) -> None:
+        self.number, self.everyone, self.samples = number, everyone, samples
+        self.group: Any = dist.ProcessGroupGloo(_within("all", store), number, everyone, FOR_EVER)
+        self.store = _within("samplers" if samples else "learners", store)
+
+
 class World:
     """The processes of a run as one of them sees them; by default there is only one.
 
@@ -73,20 +100,30 @@ class World:
         size: how many there are.
         nodes: on how many nodes.
         elsewhere: whether the first one is on another node.
+        number: which of the whole run this is, if they are two teams; ``rank`` and ``size`` are those of a team then.
+        everyone: how many the run has.
+        trains: whether this one trains.
+        samples: whether this one samples.
         while_waiting: called again and again while others have not arrived; it may raise an exception to leave.
         phases: what this process is doing, for the supervisor.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, nodes: int = 1) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, nodes: int = 1, teams: Teams | None = None) -> None:
         self.rank, self.size, self.nodes = rank, size, nodes
-        self.rank_here, self.elsewhere = rank % (size // nodes), rank >= size // nodes
+        self.number, self.everyone = (rank, size) if teams is None else (teams.number, teams.everyone)
+        self.trains, self.samples = teams is None or not teams.samples, teams is None or teams.samples
+        here = self.everyone // nodes
+        self.rank_here, self.elsewhere = self.number % here, self.number >= here
         self.while_waiting: Callable[[], None] = lambda: None
         self.phases = Phases()
-        self._plain = dist.new_group(backend="gloo", timeout=FOR_EVER) if size > 1 else None
+        self._plain: Any = dist.new_group(backend="gloo", timeout=FOR_EVER) if size > 1 else None
+        self._all: Any = self._plain if teams is None else teams.group
 
     @classmethod
-    def join(cls, meeting: Path | Address, rank: int, size: int, *, cpu: bool, nodes: int = 1) -> World:
-        """Meet the other processes, and take a GPU of its own unless on a ``cpu``.
+    def join(
+        cls, meeting: Path | Address, rank: int, size: int, *, cpu: bool, nodes: int = 1, samplers: int = 0
+    ) -> World:
+        """Meet the other processes, of which the last ``samplers`` sample; take a GPU of its own unless on a ``cpu``.
 
         On one node they meet over a file, and their sockets are on the loopback interface: no port is open to others.
         On several they meet at the address, and all that reaches their ports is trusted, as ``torch.distributed`` does.
@@ -102,8 +139,10 @@ class World:
                 f"this run trains in {here} processes{each}, each on a GPU of its own, and PyTorch finds {found} on "
                 "this machine: set `resources.gpus` to what it has, or install a build of PyTorch for its GPUs"
             )
-        named: dict[str, int | str] = {"RANK": rank, "LOCAL_RANK": rank % here}
-        named |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": here}
+        first = size - samplers if rank >= size - samplers else 0
+        own, team = rank - first, samplers if first else size - samplers
+        named: dict[str, int | str] = {"RANK": own, "LOCAL_RANK": rank % here}
+        named |= {"WORLD_SIZE": team, "LOCAL_WORLD_SIZE": min(here, team)}
         named |= {} if isinstance(meeting, Path) else {"MASTER_ADDR": meeting[0], "MASTER_PORT": meeting[1]}
         os.environ.update({name: str(value) for name, value in named.items()})  # the names that accelerate reads
         if sys.platform == "linux" and isinstance(meeting, Path):
@@ -118,8 +157,10 @@ class World:
             waited = f"process {rank} of {size} has waited {MEETING.total_seconds():g} s for the others to start"
             raise (RunnerError(waited) if nodes == 1 else outage(waited)) from error
         try:
-            PartialState(cpu=cpu, store=store, rank=rank, world_size=size, timeout=FOR_EVER)
-            return cls(rank, size, nodes)
+            teams = Teams(rank, size, samples=first > 0, store=store) if samplers else None
+            shared = store if teams is None else teams.store
+            PartialState(cpu=cpu, store=shared, rank=own, world_size=team, timeout=FOR_EVER)
+            return cls(own, team, nodes, teams)
         except RuntimeError as error:
             if nodes == 1:
                 raise
@@ -131,11 +172,16 @@ class World:
     @property
     def writes(self) -> bool:
         """Whether this process writes the files of the run."""
-        return self.rank == 0
+        return self.number == 0
+
+    @property
+    def divided(self) -> bool:
+        """Whether the processes are two teams."""
+        return self.trains != self.samples
 
     def turns(self, count: int) -> range:
-        """Return which of ``count`` items are this process's if they are dealt one by one."""
-        return range(self.rank, count, self.size)
+        """Return which of ``count`` items are sampled by this process if they are dealt one by one."""
+        return range(self.rank, count, self.size) if self.samples else range(0)
 
     def share(self, costs: Sequence[int]) -> range:
         """Return which items are this process's if each gets a run of neighbours of about equal cost; may be none."""
@@ -150,17 +196,37 @@ class World:
         return [range(mine[0], mine[-1] + 1) if mine else range(0) for mine in found]
 
     def gather(self, value: T) -> list[T]:
-        """Return what each process passed, in the order of the ranks; all must call."""
-        if self.size == 1:
+        """Return what each process of the team passed, in the order of the ranks; all of them must call."""
+        return self._gather(value, self.size, self._plain)
+
+    def gather_all(self, value: T) -> list[T]:
+        """Return what each process of the run passed, in the order of their numbers; all must call."""
+        return self._gather(value, self.everyone, self._all)
+
+    def _gather(self, value: T, size: int, group: Any) -> list[T]:
+        if size == 1:
             return [value]
         data = pickle.dumps(value)
-        lengths = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
-        self.finish(dist.all_gather(lengths, torch.tensor([len(data)]), group=self._plain, async_op=True))
+        lengths = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
+        self.finish(group.allgather([lengths], [torch.tensor([len(data)])]))
         longest = int(max(lengths))
         mine = torch.frombuffer(bytearray(data.ljust(longest)), dtype=torch.uint8)
         found = [torch.empty_like(mine) for _ in lengths]
-        self.finish(dist.all_gather(found, mine, group=self._plain, async_op=True))
+        self.finish(group.allgather([found], [mine]))
         return [pickle.loads(x[: int(n)].numpy().tobytes()) for x, n in zip(found, lengths, strict=True)]  # noqa: S301 - our own
+
+    @torch.no_grad()
+    def give(self, weights: Sequence[Tensor]) -> None:
+        """Give the team that samples the ``weights`` of the first process, through host memory; all must call.
+
+        Its tensors are filled in place; those of the other processes stay as they are.
+        """
+        for bucket in _buckets(weights):
+            flat = torch.cat([w.detach().reshape(-1) for w in bucket]).cpu()
+            self.finish(self._all.broadcast(flat, 0))
+            if self.samples:
+                for own, new in zip(bucket, torch.split(flat, [w.numel() for w in bucket]), strict=True):
+                    own.copy_(new.view_as(own))
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Replace the gradient of each parameter by the sum over all processes; it stays ``None`` if none has one."""
@@ -175,7 +241,7 @@ class World:
                 p.grad = total.view_as(p).clone()
 
     def send(self, values: Tensor, owner: int) -> None:
-        """Give all processes what the process ``owner`` has in ``values``, a contiguous tensor; all must call."""
+        """Give the team what its process ``owner`` has in ``values``, a contiguous tensor; all of it must call."""
         self.finish(dist.broadcast(values, owner, async_op=True))
 
     def finish(self, work: dist.Work | None) -> None:
@@ -200,8 +266,13 @@ class World:
             while time.monotonic() < until:
                 self.while_waiting()
                 time.sleep(LONGEST_PAUSE_S)
-            lost = f"process {self.rank} of {self.size} has lost another one: {error}"
+            lost = f"process {self.number} of {self.everyone} has lost another one: {error}"
             raise (RunnerError(lost) if self.nodes == 1 else outage(lost)) from error
+
+
+def _within(name: str, store: Any) -> Any:
+    """Return the part of a store of ``torch.distributed`` in which all keys begin with a name."""
+    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -33,12 +32,14 @@ def test_a_reward_function_that_sleeps_is_named_as_what_hangs(recipe: Recipe, jo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharding", ["none", "weights"])
+@pytest.mark.parametrize(
+    "compute", [Compute(), Compute(sharding="weights"), Compute(sampling_processes=1)], ids=["usual", "shared", "teams"]
+)
 def test_a_stopped_process_of_several_ends_the_run_and_is_named(
-    recipe: Recipe, job_folder: Callable[..., Path], sharding: Literal["none", "weights"]
+    recipe: Recipe, job_folder: Callable[..., Path], compute: Compute
 ) -> None:
     """One of two processes gets SIGSTOP in mid-training: the report names it and who waits; none of them is left."""
-    recipe = changed(recipe, schedule={"steps": 10_000}, compute=Compute(sharding=sharding))
+    recipe = changed(recipe, schedule={"steps": 10_000, "staleness": 1}, compute=compute)
     patience = dict.fromkeys(("rollout", "reward", "old_pass", "update", "sync", "evaluation", "checkpoint"), 20.0)
     folder = job_folder(recipe, options=Options(own={"processes": 2}), timeouts=Timeouts(**patience))
     pids: list[int] = []

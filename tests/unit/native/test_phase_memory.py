@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from paribus.evaluate import Evaluate
-from paribus.recipe.factors import Auxiliary, CriticGae, KlInLoss, NoScale, Schedule, ValueLoss
+from paribus.recipe.factors import (
+    Auxiliary,
+    CriticGae,
+    FixedReference,
+    KlInLoss,
+    NoScale,
+    Schedule,
+    SyncedReference,
+    ValueLoss,
+)
 from paribus.recipe.recipe import Compute, Model, Recipe
 from paribus_runners.native import head, log_probabilities, memory
 from paribus_runners.native.memory import Architecture, Held, Phases
@@ -88,6 +97,29 @@ def test_sharded_weights_leave_a_share_of_all_in_updates():
     compared = Recipe(compute=sharded, kl=KlInLoss(beta=0.1))  # its frozen weights are its own
     assert parts.bytes(compared) - parts.bytes(Recipe(compute=sharded)) == 800 * 4
     assert parts.bytes(Recipe(kl=KlInLoss(beta=0.1))) - parts.bytes(Recipe()) == 400 * 4
+
+
+def test_who_samples_holds_no_optimizer_and_who_trains_no_reference():
+    """A sampler has weights, and a reference; six of eight processes share the optimizer, and keep one that moves."""
+    half = Model(dtype="bfloat16", trained_dtype="bfloat16")
+    apart = Compute(sharding="optimizer", sampling_processes=2)
+    six = Held(weights=600, trained=600, processes=6)
+    plain = Recipe(model=half, compute=apart)
+    fixed, moving = (
+        Recipe(model=half, compute=apart, kl=KlInLoss(beta=0.1, reference=each))
+        for each in (FixedReference(), SyncedReference())
+    )
+    assert six.bytes(plain) == six.bytes(fixed) == 600 * (2 + 4 + 12 / 6)
+    assert six.bytes(moving) - six.bytes(fixed) == 600 * 2
+    assert six.bytes_to_sample(plain) == 600 * 2
+    assert six.bytes_to_sample(fixed) == 600 * 4
+    held = Held(weights=NUMBERS_7B, trained=NUMBERS_7B, processes=6)
+    peaks = [
+        Phases(model=Architecture.of(QWEN_7B), held=held, recipe=each, prompt=256, device="cuda").peaks(Evaluate())
+        for each in (plain, Recipe(model=half, compute=Compute(sharding="optimizer")))
+    ]
+    assert peaks[0].update == peaks[1].update
+    assert peaks[1].rollout - peaks[0].rollout == pytest.approx(12 / 6 * NUMBERS_7B)
 
 
 def test_what_is_gathered_for_an_update_counts():

@@ -44,7 +44,7 @@ class _One(World):
     """What one process of several sees of shares, without the others."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.samples = rank, size, True
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 9))

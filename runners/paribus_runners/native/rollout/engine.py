@@ -33,7 +33,7 @@ def sampler_of(
         MissingExtra: the sampler is not installed.
         RunnerError: it cannot run the model.
     """
-    if recipe.rollout.engine == "torch":
+    if recipe.rollout.engine == "torch" or not world.samples:  # it takes no memory where it is not called
         return TorchSampler(policy)
     from paribus_runners.native.rollout.vllm import VllmSampler, dtype_of  # of an environment of its own
 

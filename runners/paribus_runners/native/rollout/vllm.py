@@ -153,7 +153,8 @@ def _started(policy: Policy, settings: Rollout, world: World) -> Any:
     """Return vLLM with the policy's architecture and random weights."""
     os.environ.update(_ENVIRONMENT)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    if world.size > 1:  # vLLM joins the processes that have met already, and asks only which of them this is
+    joined = torch.distributed.is_initialized()
+    if joined:  # vLLM joins the processes that have met already, and asks only which of them this is
         os.environ.update(RANK=str(world.rank), LOCAL_RANK=str(world.rank_here), WORLD_SIZE=str(world.size))
     if policy.experts_per_token is not None:
         raise RunnerError("`rollout.engine: vllm` takes dense models alone: set `rollout.engine: torch`")
@@ -182,7 +183,7 @@ def _started(policy: Policy, settings: Rollout, world: World) -> Any:
                 enable_chunked_prefill=None if on_gpu else False,
                 enable_sleep_mode=on_gpu,
                 enforce_eager=not on_gpu,
-                distributed_executor_backend="external_launcher" if world.size > 1 else None,
+                distributed_executor_backend="external_launcher" if joined else None,
                 logprobs_mode="processed_logprobs",  # at the temperature
                 disable_log_stats=True,
             )
