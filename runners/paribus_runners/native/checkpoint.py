@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -54,6 +54,10 @@ class Progress:
     history: Mapping[str, Visits] = field(default_factory=dict)
     queued: RolloutQueue = field(default_factory=RolloutQueue)
     retired: Retired = field(default_factory=Retired)
+
+    def sampled(self, queued: RolloutQueue, retired: Retired) -> Progress:
+        """Return the same with another queue, and other prompts that are left out."""
+        return replace(self, queued=queued, retired=retired)
 
 
 def save(

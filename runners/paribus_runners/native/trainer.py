@@ -30,7 +30,7 @@ from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.conversation import conversation
 from paribus_runners.native.rollout.engine import sampler_of
 from paribus_runners.native.rollout.queue import RolloutQueue
-from paribus_runners.native.rollout.retired import AllRetired
+from paribus_runners.native.rollout.retired import AllRetired, Retired
 from paribus_runners.native.rollout.sampler import Requests, complete
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
@@ -143,33 +143,35 @@ class Trainer:
         """Sample, verify, filter, weigh and update once; return progress and metrics."""
         start, step = time.perf_counter(), progress.step + 1
         self._world.phases.enter("rollout", step)
-        last = step + self._recipe.schedule.staleness
+        staleness = self._recipe.schedule.staleness
         if self._world.divided:
-            progress = self._by_samplers(lambda: self._sample(progress, step, last - 1))
-            progress, values = self._in_teams(progress, step, last)
+            if len(progress.queued.steps) < staleness:  # of the first step, or at the end
+                found = self._by_samplers(partial(self._sample, progress, step, step + staleness - 1))
+                progress = progress.sampled(*found)
+            progress, values = self._in_teams(progress, step, step + staleness)
         else:
-            progress, values = self._train_on(self._sample(progress, step, last), step)
+            progress = progress.sampled(*self._sample(progress, step, step + staleness))
+            progress, values = self._train_on(progress, step)
         if self._recipe.schedule.retire_at is not None and (size := size_of(self._grader.task)) is not None:
             values["sampling/retired_frac"] = len(progress.retired.prompts) / size
         return progress, {**values, "perf/time_step_s": time.perf_counter() - start}
 
     def _in_teams(self, progress: Progress, step: int, last: int) -> tuple[Progress, dict[str, float]]:
         """Train on a step while the other team samples up to the step ``last``; then both know what each has found."""
-        world, known, values = self._world, len(progress.queued.steps), dict[str, float]()
+        world, known, values = self._world, progress.queued.steps, dict[str, float]()
         self._stop.changed = True  # in the team that samples, too: a step ends in both teams or in none
+        trained, new = progress, Progress()
         if world.trains:
-            mine, values = self._train_on(progress, step)
-            told = Progress(spent=mine.spent)
+            trained, values = self._train_on(progress, step)
         else:
-            mine = self._sample(progress, step, last)
-            new = replace(mine.queued, steps=mine.queued.steps[known:])
-            told = Progress(queued=new, retired=mine.retired)
-        (trained, values), (sampled, _) = self._from_both((told, values))
-        queued = replace(sampled.queued, steps=(*progress.queued.steps[1:], *sampled.queued.steps))
+            queued, retired = self._sample(progress, step, last)
+            new = new.sampled(replace(queued, steps=queued.steps[len(known) :]), retired)
+        (spent, values, _), (_, _, new) = self._from_both((trained.spent, values, new))
+        queued = replace(new.queued, steps=(*known[1:], *new.queued.steps))
         world.give([weight for weight in self._learner.policy.model.parameters() if weight.requires_grad])
         if world.samples:
             self._learner.sync(self._recipe.at(step), step)
-        return Progress(step, trained.spent, mine.history, queued, sampled.retired), values | self._load()
+        return Progress(step, spent, trained.history, queued, new.retired), values | self._load()
 
     def _train_on(self, progress: Progress, step: int) -> tuple[Progress, dict[str, float]]:
         """Weigh and update once on the first rollouts of the queue."""
@@ -232,8 +234,10 @@ class Trainer:
         assert last is not None
         return first[0], last[0]
 
-    def _sample(self, progress: Progress, step: int, last: int) -> Progress:
-        """Return the progress after the sampler ran ahead of ``step`` up to ``last``; never beyond the last step.
+    def _sample(self, progress: Progress, step: int, last: int) -> tuple[RolloutQueue, Retired]:
+        """Return the queue after the sampler ran ahead of ``step`` up to ``last``; never beyond the last step.
+
+        Returns also which prompts are left out from then on.
 
         Raises:
             AllRetired: no prompt is left, and nothing is queued.
@@ -256,7 +260,7 @@ class Trainer:
                 break
             steps.append(rollouts)
             sampled = sampled.sampled(rollouts)
-        return replace(progress, queued=RolloutQueue(tuple(steps), surplus), retired=retired)
+        return RolloutQueue(tuple(steps), surplus), retired
 
     def _load(self) -> dict[str, float]:
         """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""

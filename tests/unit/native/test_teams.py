@@ -18,7 +18,7 @@ from paribus.contract import Checkpoints, Options
 from paribus.errors import ParibusError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import ChainTask, Compute, Lora, Model, Recipe
-from paribus.run_folder.checkpoints import published
+from paribus.run_folder.checkpoints import MANIFEST, published
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.phases import Sign, read_signs
 from paribus_runners.native import main, trainer, update
@@ -47,6 +47,7 @@ MORE: dict[str, dict[str, Any]] = {
     "adapters": {"model": "adapters", "kl": f.KlInReward(beta=0.1)},
     "bfloat16": {"model": "bfloat16"},
     "other reference": {"kl": "other"},
+    "prompts that come back": {**STATES["history"], "task": ChainTask(problems=14)},
     "short budget": {"schedule": {"steps": 4, "prompts": 20}},
 }
 """Recipes beside those of :data:`STATES`, by what could be wrong in two teams alone."""
@@ -71,9 +72,10 @@ def ahead(recipe: Recipe) -> Callable[..., Recipe]:
 
 
 def _states(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """Return all tensors of the newest checkpoint, by file."""
+    """Return all tensors of the newest checkpoint, by file; what is not a tensor is in ``text``."""
     (place,) = published(RunFolder(folder))[:1]
-    return {p.relative_to(place).as_posix(): load_file(p) for p in place.rglob("*.safetensors")}
+    text = {p.name: torch.tensor(list(p.read_bytes())) for p in place.glob("*.json") if p.name != MANIFEST}
+    return {"text": text} | {p.relative_to(place).as_posix(): load_file(p) for p in place.rglob("*.safetensors")}
 
 
 @pytest.mark.parametrize("case", [*STATES, *MORE])
