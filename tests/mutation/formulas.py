@@ -204,7 +204,8 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("self.weight.is_leaf and self.weight.requires_grad", "self.weight.is_leaf", "a frozen head gets a gradient"),
     ),
     "trainer.py": (
-        ("recipe = self._recipe.at(step)", "recipe = self._recipe", "the learner keeps the first temperature"),
+        ("learner, recipe, queued, phases = self._learner, self._recipe.at(step)",
+         "learner, recipe, queued, phases = self._learner, self._recipe", "the learner keeps the first temperature"),
         ("self._recipe.at(ahead), self._source", "self._recipe.at(step), self._source", "stale rollouts at the temperature of now"),
     ),
     "objective/reward.py": (

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from paribus.cli.console import console, describe, print_warnings, shown, table
 from paribus.cli.design_table import designs_as_plain, hours_text, orders_as_plain, print_design_summaries
-from paribus.cli.options import json_option, set_option, study_argument
+from paribus.cli.options import home_option, json_option, set_option, study_argument
 from paribus.contract import Checkpoints, Timeouts
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
@@ -61,9 +61,11 @@ if TYPE_CHECKING:
     help="With --cluster: hours of an attempt between two preemptions. Default: none.",
 )
 @click.option("--draw", type=int, default=0, help="With --cluster: seed of what is drawn.  [default: 0]")
+@home_option
 @set_option
 def command(
     study: Path,
+    folder: Path | None,
     as_json: bool,
     engine: str,
     options: Path | None,
@@ -75,20 +77,20 @@ def command(
     changes: tuple[str, ...],
 ) -> None:
     """Show the designs, arms and runs of STUDY, and what to know before you spend compute."""
-    stated = (failure_hours, preemption_hours, draw)
+    stated, where = (failure_hours, preemption_hours, draw), folder or home()
     on_paper = None if cluster is None else _read_cluster(cluster)
     if on_paper is None and stated != (None, None, 0):
         raise click.UsageError("--failure-hours, --preemption-hours and --draw need --cluster")
-    draft = draft_file(study, changes, models=TrainedModels(home()))
+    draft = draft_file(study, changes, models=TrainedModels(where))
     plan, spec, of_path = draft.plan, draft.study.spec, draft.study.path
-    recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
+    recorded = recorded_runs(where, [run.fingerprint for run in plan.runs])
     left = any(run.fingerprint not in recorded for run in plan.runs)
-    past = past_runs(home()) if left else ()
+    past = past_runs(where) if left else ()
     costs = run_costs(plan, spec.budget.prior, past)
     found: Sequence[Pilot] | None = None
     if probe:
-        _refuse(draft, left, engine, options)
-        found = _train_pilots(plan, recorded, run_costs(plan, None, past), engine, options, home())
+        _refuse(draft, left, engine, options, where)
+        found = _train_pilots(plan, recorded, run_costs(plan, None, past), engine, options, where)
         costs |= _pilot_costs(plan, found)
     if on_paper is not None:
         on_paper.play(draft.checked(), costs, past, recorded, stated)
@@ -99,7 +101,7 @@ def command(
     else:
         print_plan(spec, plan, recorded, costs, found, draft.facts, of_path, draft.native)
     if on_paper is None:
-        _refuse(draft, left, engine, options)
+        _refuse(draft, left, engine, options, where)
     elif not as_json:
         on_paper.print(plan, console())
 
@@ -110,11 +112,11 @@ def _read_cluster(text: str) -> OnPaper:
     return OnPaper(text)
 
 
-def _refuse(draft: PlanDraft, left: bool, engine: str, options: Path | None) -> None:
+def _refuse(draft: PlanDraft, left: bool, engine: str, options: Path | None, where: Path) -> None:
     """Raise the error that keeps the study from being run, if there is one."""
     plan = draft.checked()
     if plan.resources.declared and left:
-        refuse_too_large(plan.resources, engine, engine_settings(plan.runner, home(), options=options))
+        refuse_too_large(plan.resources, engine, engine_settings(plan.runner, where, options=options))
 
 
 def as_plain(

@@ -120,14 +120,14 @@ def test_what_is_approximate_is_a_warning_and_stays_on_the_arm(read: Read) -> No
 def test_gpus_outside_of_the_runners_bounds_are_refused(
     read: Read, gpus: int, bounds: tuple[float, float | None], reason: str
 ) -> None:
-    """With everything else that the runner cannot do, in one message."""
+    """With everything else that the runner cannot do, in one message. Without a declaration it gets what it needs."""
     study = read(f"study: s\nresources: {{gpus: {gpus}}}\n{REST}")
     runner = FakeRunner(gpus=bounds, missing=(("soft_gate", "no soft_gate"),))
     with pytest.raises(UnsupportedRecipe) as caught:
         make_plan(study, runner)
     assert f"{reason} (arms: `base`, `sapo`)" in str(caught.value)
     assert "no soft_gate (arms: `sapo`)" in str(caught.value)
-    assert make_plan(read(f"study: s\n{REST}"), FakeRunner(gpus=bounds)).resources.gpus is None
+    assert make_plan(read(f"study: s\n{REST}"), FakeRunner(gpus=bounds)).resources.gpus == (bounds[0] or None)
 
 
 @pytest.mark.parametrize(
