@@ -12,6 +12,10 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+# Triton reads it when it is imported, and Transformers imports it. vLLM has kernels of its own
+if importlib.util.find_spec("vllm") is None:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # CI says something about a change: Hypothesis draws the same inputs until a test changes, here others each time
 if os.environ.get("PARIBUS_CI") and importlib.util.find_spec("hypothesis"):
     from hypothesis import settings

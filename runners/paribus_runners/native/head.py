@@ -4,6 +4,8 @@ Logits of all tokens at once would need many times the memory of the model: 2.5 
 151,936, and as much again for each step from logits to loss. Here at most a chunk of rows has logits at any moment. The
 backward pass computes the logits of each chunk again, which costs a fourth matrix product beside three.
 
+Between the matrix products stand either operations of torch or two kernels in Triton (:mod:`.head_triton`).
+
 The weight's gradient is as large as the weight. The learner lets a backward pass add to the gradient that those before
 have left: it would make one more, and with tied embeddings keep it beside a third, that of the embedding.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +25,12 @@ from paribus.errors import RunnerError
 from paribus_runners.native.support import Support, restricted
 from paribus_runners.native.wide_gradients import sum_in_place
 
+if TYPE_CHECKING:
+    from paribus_runners.native.head_triton import Kernels
+
 CHUNK = 2**25
-"""Logits that exist at once: 128 MiB in float32. A pass holds two or three such pieces."""
+"""Logits that exist at once: 128 MiB in float32. A pass holds two or three such pieces; with Triton one, in the type of
+the products."""
 SMALL = 4096
 """Largest vocabulary whose logits autograd may keep, if they fit into a chunk: nothing is computed twice."""
 
@@ -38,15 +44,17 @@ class Head:
         bias: [V]; ``None`` without one.
         scaling: what the model divides its logits by.
         dtype: type of the matrix products; sums over the vocabulary are in float32 at least.
+        triton: whether kernels in Triton make log-probabilities of logits, where these come in chunks.
     """
 
     weight: Tensor
     bias: Tensor | None
     scaling: float
     dtype: torch.dtype
+    triton: bool = False
 
     @classmethod
-    def of(cls, model: Any, dtype: torch.dtype) -> Head:
+    def of(cls, model: Any, dtype: torch.dtype, *, triton: bool = False) -> Head:
         """Return the head of a Transformers model; its tensors are those of the model.
 
         Raises:
@@ -59,7 +67,7 @@ class Head:
         if cap is not None:
             raise RunnerError(f"{name} bounds its logits (final_logit_softcapping={cap}): it cannot be trained here")
         scaling = getattr(config, "logits_scaling", None) or 1 / (getattr(config, "logit_scale", None) or 1.0)
-        return cls(layer.weight, layer.bias, float(scaling), dtype)
+        return cls(layer.weight, layer.bias, float(scaling), dtype, triton)
 
     def cast(self) -> Head:
         """Return the same head with its weights in the type of the products, without gradient."""
@@ -107,7 +115,8 @@ class Head:
             chosen = logp.gather(1, targets[:, None]).squeeze(1)
             return chosen, -(logp.exp() * logp).sum(-1) if with_entropy else None
         parameter = self.weight if accumulate and self.weight.is_leaf and self.weight.requires_grad else None
-        settings = _Settings(self.dtype, self.scaling * temperature, self.rows(), support, parameter)
+        kernels = self.triton and self.dtype.itemsize <= 4  # they sum in float32
+        settings = _Settings(self.dtype, self.scaling * temperature, self.rows(), support, parameter, kernels)
         found = _Chunked.apply(hidden, self.weight, self.bias, targets, settings)  # type: ignore[no-untyped-call]
         chosen, entropy = found
         return chosen, entropy if with_entropy else None
@@ -116,7 +125,7 @@ class Head:
 class _Settings(NamedTuple):
     """Type of the matrix products, divisor of the logits, rows of a chunk, and what targets were chosen from.
 
-    ``parameter`` is the weight if its gradient may be added to what is there.
+    ``parameter`` is the weight if its gradient may be added to what is there; with ``triton`` kernels compute.
     """
 
     dtype: torch.dtype
@@ -124,12 +133,80 @@ class _Settings(NamedTuple):
     rows: int
     support: Support | None = None
     parameter: Tensor | None = None
+    triton: bool = False
+
+    def between(self, x: Tensor, weight: Tensor, *, both: bool) -> _Operations | Kernels:
+        """Return what computes between the products; ``both``: also what needs the probabilities beside the logits."""
+        if not self.triton:
+            return _Operations(x, weight, self.rows, both=both)
+        from paribus_runners.native.head_triton import Kernels  # builds of PyTorch for CPUs come without Triton
+
+        return Kernels(x, weight, self.rows)
 
     def outside(self, first: int, z: Tensor) -> Tensor | None:
         """Return where logits of a chunk that begins with row ``first`` are left out."""
         if self.support is None:
             return None
         return self.support.between(first, first + len(z)).outside(z.shape[1])
+
+
+class _Operations:
+    """What stands between the matrix products of a chunk, as operations of torch on float32 logits [n, V].
+
+    The memory is used for one chunk after the other: fresh memory is slow.
+    """
+
+    def __init__(self, x: Tensor, weight: Tensor, rows: int, *, both: bool) -> None:
+        self._dtype, self._room = x.dtype, _room(x, weight, rows)
+        self._other = _room(x, weight, rows) if both else None
+
+    def logits(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return logits [n, V], not divided yet."""
+        z = self._room[: len(x)]
+        if x.dtype == z.dtype:
+            torch.mm(x, weight.t(), out=z)
+            return z if bias is None else z.add_(bias)
+        return z.copy_(F.linear(x, weight, bias))
+
+    def reduce(
+        self, z: Tensor, targets: Tensor, divisor: float, outside: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probability, entropy and log-sum-exp, [n] each, nats; ``z`` is used up."""
+        z.div_(divisor)
+        if outside is not None:
+            z.masked_fill_(outside, -math.inf)
+        top = z.amax(1, keepdim=True)
+        z.sub_(top)
+        e = torch.exp(z, out=None if self._other is None else self._other[: len(z)])
+        mass = e.sum(1)
+        if outside is not None:
+            z.masked_fill_(outside, 0.0)  # 0 log 0 = 0
+        log_mass = mass.log()
+        chosen = z.gather(1, targets[:, None]).squeeze(1) - log_mass
+        return chosen, log_mass - e.mul_(z).sum(1) / mass, top.squeeze(1) + log_mass
+
+    def differentiate(
+        self,
+        z: Tensor,
+        targets: Tensor,
+        total: Tensor,
+        entropy: Tensor,
+        g: Tensor,
+        ge: Tensor | None,
+        divisor: float,
+        outside: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradient of the undivided logits [n, V] in the type of the products, and in that of the sums."""
+        z.div_(divisor).sub_(total[:, None])
+        if ge is None or self._other is None:
+            z.exp_().mul_(-g[:, None])
+        else:
+            p = torch.exp(z, out=self._other[: len(z)])
+            z.add_(entropy[:, None]).mul_(ge[:, None]).add_(g[:, None]).mul_(p).neg_()
+        if outside is not None:
+            z.masked_fill_(outside, 0.0)
+        z.scatter_add_(1, targets[:, None], g[:, None])
+        return z.div_(divisor).to(self._dtype), z
 
 
 class _Chunked(torch.autograd.Function):
@@ -145,21 +222,12 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         x, w, b = _cast(settings.dtype, hidden, weight, bias)
         chosen, entropy, total = (x.new_empty(len(x), dtype=_wide(x)) for _ in range(3))
-        room, other = _room(x, w, settings.rows), _room(x, w, settings.rows)
+        between = settings.between(x, w, both=True)
         for i in range(0, len(x), settings.rows):
             here = slice(i, i + settings.rows)
-            z = _logits(x[here], w, b, room).div_(settings.divisor)
-            if (outside := settings.outside(i, z)) is not None:
-                z.masked_fill_(outside, -math.inf)
-            top = z.amax(1, keepdim=True)
-            z.sub_(top)
-            e = torch.exp(z, out=other[: len(z)])
-            mass = e.sum(1)
-            if outside is not None:
-                z.masked_fill_(outside, 0.0)  # 0 log 0 = 0
-            chosen[here] = z.gather(1, targets[here, None]).squeeze(1) - mass.log()
-            entropy[here] = mass.log() - e.mul_(z).sum(1) / mass
-            total[here] = top.squeeze(1) + mass.log()
+            z = between.logits(x[here], w, b)
+            found = between.reduce(z, targets[here], settings.divisor, settings.outside(i, z))
+            chosen[here], entropy[here], total[here] = found
         ctx.save_for_backward(hidden, weight, bias, targets, total, entropy)
         ctx.settings = settings
         ctx.set_materialize_grads(False)
@@ -178,25 +246,19 @@ class _Chunked(torch.autograd.Function):
         new = torch.empty_like if len(x) else torch.zeros_like
         dx, dw, db = (new(s) if n else None for s, n in zip((hidden, weight, bias), needed, strict=True))
         sums = dw if there is None else there
-        room, other = _room(x, w, rows), None if ge is None else _room(x, w, rows)
+        between = settings.between(x, w, both=ge is not None)
         for i in range(0, len(x), rows):
             here = slice(i, i + rows)
-            z = _logits(x[here], w, b, room).div_(divisor).sub_(total[here, None])
-            if ge is None or other is None:
-                z.exp_().mul_(-g[here, None])
-            else:
-                p = torch.exp(z, out=other[: len(z)])
-                z.add_(entropy[here, None]).mul_(ge[here, None]).add_(g[here, None]).mul_(p).neg_()
-            if (outside := settings.outside(i, z)) is not None:
-                z.masked_fill_(outside, 0.0)
-            z.scatter_add_(1, targets[here, None], g[here, None])
-            d = z.div_(divisor).to(dtype)
+            z, of_entropy = between.logits(x[here], w, b), None if ge is None else ge[here]
+            known = targets[here], total[here], entropy[here], g[here], of_entropy
+            d, wide = between.differentiate(z, *known, divisor, settings.outside(i, z))
             if dx is not None:
                 dx[here] = d @ w
             if sums is not None:
                 _add_product(sums, d.t(), x[here], first=i == 0 and there is None)
             if db is not None:
-                db.copy_(z.sum(0)) if i == 0 else db.add_(z.sum(0))
+                added = wide.sum(0, dtype=total.dtype)
+                db.copy_(added) if i == 0 else db.add_(added)
         return dx, dw, db, None, None
 
 
@@ -211,17 +273,8 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def _room(x: Tensor, weight: Tensor, rows: int) -> Tensor:
-    """Return memory for the logits of a chunk, used for one chunk after the other: fresh memory is slow."""
+    """Return memory for the logits of a chunk."""
     return x.new_empty(min(rows, len(x)), len(weight), dtype=_wide(x))
-
-
-def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, room: Tensor) -> Tensor:
-    """Return [n, V] in ``room``."""
-    z = room[: len(x)]
-    if x.dtype == z.dtype:
-        torch.mm(x, weight.t(), out=z)
-        return z if bias is None else z.add_(bias)
-    return z.copy_(F.linear(x, weight, bias))
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
