@@ -264,6 +264,11 @@ class Compute(f.Level):
         description="how many processes of a run sample and do nothing else: the rollouts of the step "
         "`schedule.staleness` steps ahead, while the others train; 0: all processes do both in turn",
     )
+    head: Literal["torch", "triton"] = Field(
+        default="torch",
+        description="what makes log-probabilities of the logits of a large vocabulary: operations of PyTorch, or "
+        "kernels in Triton, which hold a fifth of the memory in bfloat16 and need an NVIDIA GPU",
+    )
 
     @field_validator("offload")
     @classmethod
@@ -273,7 +278,9 @@ class Compute(f.Level):
     @model_serializer(mode="wrap", when_used="json")
     def _without_later_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out options that came later where they do nothing: recipes keep their text from before."""
-        return {k: v for k, v in dump(self).items() if k not in ("offload", "sampling_processes") or v}
+        values: dict[str, Any] = dump(self)
+        plain = {"offload": [], "sampling_processes": 0, "head": "torch"}
+        return {k: v for k, v in values.items() if k not in plain or v != plain[k]}
 
 
 LATER = ("turns", "rollout", "compute")

@@ -256,7 +256,7 @@ def _resources(declared: Resources, needs: Sequence[Requirements]) -> Resources:
     if gpus is None and any(need.most_gpus == 0 for need in needs):
         gpus = 0.0  # else an engine with GPUs would give one that the run cannot use
     if gpus is None:
-        gpus = max(need.least_gpus for need in needs) or None
+        gpus = float(ceil(max(need.least_gpus for need in needs))) or None
     if cpus is None and cores > 1:
         cpus = nodes * ceil(cores / nodes)
     return Resources(gpus=gpus, cpus=cpus, nodes=nodes)
@@ -282,7 +282,8 @@ def _misfits(resources: Resources, need: Requirements) -> Iterator[str]:
     """Yield why a runner cannot train on the resources that a study declares."""
     asked, nodes = resources.gpus, resources.nodes
     if asked is not None and asked < need.least_gpus:
-        yield f"A run needs at least {need.least_gpus:g} GPUs, and `resources.gpus` is {asked:g}."
+        least = f"at least {need.least_gpus:g} GPUs" if need.least_gpus >= 1 else "a GPU, or a part of one"
+        yield f"A run needs {least}, and `resources.gpus` is {asked:g}."
     if asked and need.most_gpus == 0:
         yield f"A run with these options trains on CPUs alone, and `resources.gpus` is {asked:g}."
     elif asked is not None and need.most_gpus is not None and asked > need.most_gpus:

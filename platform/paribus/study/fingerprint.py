@@ -22,6 +22,7 @@ ADDED: Mapping[str, Any] = {
     "compute.gradient_checkpointing": False,
     "compute.offload": [],
     "compute.sampling_processes": 0,
+    "compute.head": "torch",
     "schedule.tokens": None,
     "schedule.prompts": None,
     "schedule.retire_at": None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,8 +23,8 @@ from paribus_runners.native import checkpoint, fingerprint, frozen, gradient_che
 from paribus_runners.native import versions as environment
 from paribus_runners.native.launch import launch, processes_of, threads
 from paribus_runners.native.learner import Learner
-from paribus_runners.native.policy import Policy
-from paribus_runners.native.requirements import of_sampler, other_vocabulary, too_few_processes
+from paribus_runners.native.policy import Policy, best_device
+from paribus_runners.native.requirements import no_kernels, of_sampler, other_vocabulary, too_few_processes
 from paribus_runners.native.stopping import termination
 from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
@@ -162,7 +163,13 @@ def _compare_weights(folder: RunFolder, weights: str) -> None:
 
 
 def initial_policy(recipe: Recipe, cache: Path, seed: int) -> Policy:
-    """Return the policy that a run of the recipe begins with; a tiny model is made in ``cache`` if it isn't there."""
+    """Return the policy that a run of the recipe begins with; a tiny model is made in ``cache`` if it isn't there.
+
+    Raises:
+        RunnerError: the model cannot be loaded, or the recipe wants kernels that this device cannot run.
+    """
+    if problem := no_kernels(recipe.compute, best_device().type):
+        raise RunnerError(problem)
     model, name, revision = recipe.model, recipe.model.name, recipe.model.revision
     if name in MODELS:
         name, revision = str(_made(recipe, cache, name)), None
@@ -174,7 +181,7 @@ def initial_policy(recipe: Recipe, cache: Path, seed: int) -> Policy:
             weights.requires_grad_(each in trained)
     if recipe.compute.gradient_checkpointing:
         gradient_checkpointing.switch_on(policy.model)
-    return policy
+    return replace(policy, triton=recipe.compute.head == "triton")
 
 
 def initial_reference(recipe: Recipe, cache: Path, policy: Policy) -> Policy | None:
@@ -192,7 +199,7 @@ def initial_reference(recipe: Recipe, cache: Path, policy: Policy) -> Policy | N
     reference = Policy.load_frozen(name, revision, recipe.model.dtype, recipe.model.head_dtype)
     if problem := other_vocabulary(other.name, policy.tokenizer.get_vocab(), reference.tokenizer.get_vocab()):
         raise RunnerError(problem)
-    return reference
+    return replace(reference, triton=policy.triton)
 
 
 def _made(recipe: Recipe, cache: Path, name: str) -> Path:

@@ -274,7 +274,8 @@ class Phases:
         head = 0 if several and m.vocabulary > SMALL and not sharded else words * FULL
         rest = head + (words * self.width if self.width < FULL else 0) + 2 * stream  # gradients, products of the head
         pieces = self._pieces(tokens, kept=KEPT_LOGITS)
-        pieces = pieces + rest if self.recipe.auxiliary.entropy != 0 else max(pieces, pieces // 2 + rest)
+        both = self.recipe.auxiliary.entropy != 0 or self._kernels  # else the backward pass holds half of the pieces
+        pieces = pieces + rest if both else max(pieces, pieces // 2 + rest)
         before = self.held.bytes(self.recipe, gradients="all" if several else "critic", whole=not sharded)
         inside = int(INSIDE * block) if again else block
         last = self.held.bytes(self.recipe, whole=not sharded)
@@ -323,8 +324,16 @@ class Phases:
         rows = tokens * responses // (self.prompt + responses)
         if self.model.vocabulary <= SMALL and rows <= self._rows():
             return kept * rows * self.model.vocabulary * FULL
+        if self._kernels:
+            product = 2 if self.recipe.model.head_dtype == "bfloat16" else FULL
+            return min(rows, self._rows()) * self.model.vocabulary * product
         low = 0 if self.width == FULL else self.width
         return min(rows, self._rows()) * self.model.vocabulary * (2 * FULL + low)
+
+    @property
+    def _kernels(self) -> bool:
+        """Whether kernels in Triton have the logits in one room, forward and backward, in the type of the products."""
+        return self.recipe.compute.head == "triton" and self.model.vocabulary > SMALL
 
     def _rows(self) -> int:
         return max(1, CHUNK // self.model.vocabulary)

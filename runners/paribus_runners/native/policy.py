@@ -52,6 +52,7 @@ class Policy:
         head_dtype: type of the product that makes logits; ``None``: ``dtype``.
         host: keeps the weights while they are not used; ``None``: they stay on the device.
         shared: the weights as the processes of the run share them; ``None``: each holds all.
+        triton: whether kernels in Triton make log-probabilities of logits, where these come in chunks.
     """
 
     model: Any
@@ -63,6 +64,7 @@ class Policy:
     head_dtype: torch.dtype | None = None
     host: HostMemory | None = None
     shared: ShardedWeights | None = None
+    triton: bool = False
 
     @classmethod
     def load(
@@ -192,7 +194,7 @@ class Policy:
     @property
     def head(self) -> Head:
         """The output layer, which turns hidden states into logits."""
-        return Head.of(self.model, self.head_dtype or self.dtype)
+        return Head.of(self.model, self.head_dtype or self.dtype, triton=self.triton)
 
     def hidden(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None = None) -> Tensor:
         """Return the final hidden states [n, H] at the places ``at`` of a row of tokens [T], by default at all."""

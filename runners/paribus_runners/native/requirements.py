@@ -1,7 +1,9 @@
-"""What a recipe needs of this environment and has of it: packages, and models that vLLM can run. Light: no torch."""
+"""What a recipe needs of this environment and has of it: packages, a device, models for vLLM. Light: no torch."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -10,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from paribus.contract import Evaluate
 from paribus.errors import install_command
 from paribus.recipe.factors import SyncedReference
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import Compute, Recipe
 from paribus.recipe.rollout import Rollout
 from paribus_runners.native.tiny.spec import MODELS
 
@@ -145,6 +147,50 @@ def too_few_processes(samplers: int, processes: int) -> str:
         f"`compute.sampling_processes: {samplers}` leaves none of {processes} {have} to train: set "
         f"`resources.gpus`, or on CPUs `runner.processes`, to {samplers + 1} or more"
     )
+
+
+TRITON = ("triton", "pytorch-triton")
+"""Packages that hold the module ``triton``: the released one, and that of PyTorch's nightly builds."""
+INTERPRET = "TRITON_INTERPRET"
+"""Environment variable: with 1, Triton runs its kernels line by line on a CPU. It is for tests, and very slow."""
+
+
+def interpreted() -> bool:
+    """Return whether kernels in Triton are run on a CPU."""
+    return os.environ.get(INTERPRET) == "1"
+
+
+def kernel_faults(recipe: Recipe, processes: int | None) -> Iterator[str]:
+    """Yield what is missing for kernels in Triton; ``processes``: those of a run on CPUs."""
+    if recipe.compute.head != "triton":
+        return
+    if processes is not None and not interpreted():
+        yield (
+            f"`compute.head: triton` needs a GPU, and `runner.processes: {processes}` is for CPUs: set `compute.head: "
+            "torch`, or remove `processes`"
+        )
+    if not versions(*TRITON):
+        yield (
+            "`compute.head: triton` needs Triton, which is not installed in this environment; builds of PyTorch for "
+            "NVIDIA GPUs bring it (docs/howto/install.md). Install one of these, or set `compute.head: torch`"
+        )
+
+
+def no_kernels(compute: Compute, device: str) -> str:
+    """Return why kernels in Triton cannot run on a device of this type; empty if they can, or none are asked for."""
+    if compute.head != "triton" or interpreted():
+        return ""
+    if device != "cuda":
+        return (
+            "`compute.head: triton` needs an NVIDIA GPU, and this run has none: set `compute.head: torch`, or give it "
+            "one (`resources: {gpus: 1}`)"
+        )
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return (
+            "`compute.head: triton` needs a C compiler, with which Triton builds what starts its kernels: install gcc "
+            "and Python's headers, or set `compute.head: torch`"
+        )
+    return ""
 
 
 def adapter_faults(recipe: Recipe) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from paribus.contract import (
+    LEAST,
     Evaluate,
     EvaluationSet,
     Examination,
@@ -35,7 +36,10 @@ from paribus.study.evaluation import arm_hashes
 from paribus_runners.native import fingerprint
 from paribus_runners.native.examine import examine, nearest_file
 from paribus_runners.native.requirements import (
+    TRITON,
     adapter_faults,
+    interpreted,
+    kernel_faults,
     mark_faults,
     of_sampler,
     precision_faults,
@@ -96,7 +100,8 @@ class NativeRunner(RunnerBase):
                   for fault in sampler_faults(recipe)]  # fmt: skip
         teams = team_faults(recipe, options.own.get("processes"))
         found += [Support(feature="compute", level="unsupported", reason=f"{fault}.")
-                  for fault in (*precision_faults(recipe), *sharding_faults(recipe), *teams)]  # fmt: skip
+                  for fault in (*precision_faults(recipe), *sharding_faults(recipe), *teams,
+                                *kernel_faults(recipe, options.own.get("processes")))]  # fmt: skip
         found += [Support(feature="model.lora", level="unsupported", reason=f"{fault}.")
                   for fault in adapter_faults(recipe)]  # fmt: skip
         found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")
@@ -106,14 +111,19 @@ class NativeRunner(RunnerBase):
         return found
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
-        """Return that a run uses any number of GPUs and nodes, or on CPUs a core a process; and who samples."""
+        """Return that a run uses any number of GPUs and nodes, or on CPUs a core a process; and who samples.
+
+        Kernels in Triton need a GPU, or a part of one.
+        """
         mathematics = ("math-verify", "sympy") if _verifier(recipe.task) == "math_verify" else ()
         adapters = () if recipe.model.lora is None else ("peft",)
-        found = {**versions("torch", "transformers", *mathematics, *adapters), **of_sampler(recipe.rollout)}
+        kernels = TRITON if recipe.compute.head == "triton" else ()
+        found = {**versions("torch", "transformers", *mathematics, *adapters, *kernels), **of_sampler(recipe.rollout)}
         processes = options.own.get("processes")
         samplers = recipe.compute.sampling_processes
+        least = float(samplers + 1) if samplers else LEAST if kernels and not interpreted() else 0.0
         return Requirements(
-            least_gpus=float(samplers + 1) if samplers and processes is None else 0.0,
+            least_gpus=least if processes is None else 0.0,
             most_gpus=None if processes is None else 0.0,
             least_cpus=int(processes or 1),
             processes=processes,

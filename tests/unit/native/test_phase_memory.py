@@ -122,6 +122,26 @@ def test_who_samples_holds_no_optimizer_and_who_trains_no_reference():
     assert peaks[1].rollout - peaks[0].rollout == pytest.approx(12 / 6 * NUMBERS_7B)
 
 
+def test_kernels_hold_logits_once_in_the_type_of_the_products():
+    """Of a chunk 64 MiB in bfloat16, 128 in float32; operations of torch hold 320 and 256."""
+
+    def pieces(kind, **model):
+        recipe = Recipe(schedule=BATCH, model=Model(**model), compute=Compute(head=kind))
+        return phases(recipe)._pieces(32_768, kept=4)
+
+    chunk = head.CHUNK // 152_064 * 152_064
+    assert pieces("triton", dtype="bfloat16") == 2 * chunk
+    assert pieces("torch", dtype="bfloat16") == 10 * chunk
+    assert pieces("triton") == pieces("triton", dtype="bfloat16", logits_dtype="float32") == 4 * chunk
+    assert pieces("torch") == 8 * chunk
+    peaks = {}
+    for kind in ("torch", "triton"):
+        recipe = Recipe(schedule=BATCH, auxiliary=Auxiliary(entropy=0.01), compute=Compute(head=kind))
+        peaks[kind] = phases(recipe).peaks(Evaluate())
+    assert peaks["torch"].update - peaks["triton"].update == 4 * chunk
+    assert peaks["torch"].rollout == peaks["triton"].rollout
+
+
 def test_what_is_gathered_for_an_update_counts():
     """Embeddings and head for a whole pass, two blocks; far below what each process would hold of all weights."""
     batch = {"schedule": BATCH, "model": Model(dtype="bfloat16", trained_dtype="bfloat16")}
