@@ -107,8 +107,9 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
     import torch
 
     from paribus.evaluate import Evaluate
+    from paribus.recipe.compute import Compute
     from paribus.recipe.factors import Schedule
-    from paribus.recipe.recipe import Compute, Recipe
+    from paribus.recipe.recipe import Recipe
     from paribus_runners.native import gradient_checkpointing
     from paribus_runners.native.learner import Learner
     from paribus_runners.native.log_probabilities import by_prompt, score, score_all

@@ -24,8 +24,9 @@ from gpu import cases
 from gpu.measure import GIB, Report, Values, clean, is_out_of_memory, options_of, parser_of, peak, product_peak, seconds
 from gpu.models import configuration, lengths, policy_of, texts
 from paribus.evaluate import Evaluate
+from paribus.recipe.compute import Compute
 from paribus.recipe.factors import Schedule
-from paribus.recipe.recipe import Compute, Lora, Model, Optimizer, Recipe
+from paribus.recipe.recipe import Lora, Model, Optimizer, Recipe
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.memory import Architecture, Held, Phases

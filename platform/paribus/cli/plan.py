@@ -19,7 +19,7 @@ from paribus.contract import Checkpoints, Timeouts
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
 from paribus.home import home
-from paribus.recipe.recipe import Compute
+from paribus.recipe.compute import Compute
 from paribus.recipe.rollout import Rollout
 from paribus.store.history import past_runs, recorded_runs
 from paribus.store.trained import TrainedModels

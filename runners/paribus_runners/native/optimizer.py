@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paribus.recipe.recipe import Compute
+from paribus.recipe.compute import Compute
 from paribus.recipe.recipe import Optimizer as Settings
 from paribus_runners.native.sharded_weights import ShardedWeights, first_of, own_part
 from paribus_runners.native.wide_gradients import gradient_holder, widen

@@ -11,8 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from paribus.contract import Evaluate
 from paribus.errors import install_command
+from paribus.recipe.compute import Compute
 from paribus.recipe.factors import SyncedReference
-from paribus.recipe.recipe import Compute, Recipe
+from paribus.recipe.recipe import Recipe
 from paribus.recipe.rollout import Rollout
 from paribus_runners.native.tiny.spec import MODELS
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from paribus.errors import RunnerError
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Compute, Lora, Model, Recipe
+from paribus.recipe.compute import Compute
+from paribus.recipe.recipe import Lora, Model, Recipe
 from paribus_runners.native import gradient_checkpointing, runner
 from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.policy import Policy

@@ -14,7 +14,8 @@ import pytest
 from paribus.attempt.watchdog import STACKS
 from paribus.contract import Options, Timeouts
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Compute, Recipe
+from paribus.recipe.compute import Compute
+from paribus.recipe.recipe import Recipe
 from paribus.run_folder.phases import read_signs
 from support.native_runs import SLEEPER, changed, supervised
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from paribus.contract import Options
 from paribus.errors import RunnerError
-from paribus.recipe.recipe import Compute, Model, Recipe
+from paribus.recipe.compute import Compute
+from paribus.recipe.recipe import Model, Recipe
 from paribus.study.fingerprint import ADDED
 from paribus_runners.native import head, main, requirements
 from paribus_runners.native.runner import NativeRunner

@@ -18,7 +18,8 @@ from paribus.engines.base import ON_NODE
 from paribus.errors import ParibusError
 from paribus.failures import from_outside
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Compute, Recipe
+from paribus.recipe.compute import Compute
+from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import read_json
 from paribus.run_folder.phases import Sign, read_signs
 from paribus_runners.native.launch import launch

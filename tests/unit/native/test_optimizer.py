@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from paribus.contract import Job, Options
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Compute, Lora, Model, Optimizer, Recipe
+from paribus.recipe.compute import Compute
+from paribus.recipe.recipe import Lora, Model, Optimizer, Recipe
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.native import checkpoint_parts, head, resume

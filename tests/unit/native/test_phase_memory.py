@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paribus.evaluate import Evaluate
+from paribus.recipe.compute import Compute
 from paribus.recipe.factors import (
     Auxiliary,
     CriticGae,
@@ -18,7 +19,7 @@ from paribus.recipe.factors import (
     SyncedReference,
     ValueLoss,
 )
-from paribus.recipe.recipe import Compute, Model, Recipe
+from paribus.recipe.recipe import Model, Recipe
 from paribus_runners.native import head, log_probabilities, memory
 from paribus_runners.native.memory import Architecture, Held, Phases
 from paribus_runners.native.model_files import ModelFiles

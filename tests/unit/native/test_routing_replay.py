@@ -25,7 +25,8 @@ from paribus.errors import RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.analysis.cost import added_cost
 from paribus.recipe.analysis.inert import inert
-from paribus.recipe.recipe import Compute, Model, Recipe
+from paribus.recipe.compute import Compute
+from paribus.recipe.recipe import Model, Recipe
 from paribus.recipe.rollout import Rollout
 from paribus_runners.native import attention, experts
 from paribus_runners.native import main as native

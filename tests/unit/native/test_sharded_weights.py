@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM
 from paribus.contract import Checkpoints, Options
 from paribus.errors import RunnerError
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import ChainTask, Compute, Lora, Model, Recipe
+from paribus.recipe.compute import Compute
+from paribus.recipe.recipe import ChainTask, Lora, Model, Recipe
 from paribus.recipe.rollout import Rollout
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder, read_json
