@@ -21,6 +21,7 @@ class Update:
         again: blocks are computed again in the backward pass, not kept.
         lora: adapters are trained, and the weights are bfloat16.
         half: all weights are trained in bfloat16; their float32 copies and moments are in host memory.
+        triton: kernels in Triton make log-probabilities of logits.
     """
 
     size: str
@@ -31,13 +32,15 @@ class Update:
     again: bool = False
     lora: bool = False
     half: bool = False
+    triton: bool = False
 
     @property
     def name(self) -> str:
         """The row's name."""
         how = ", adapters" if self.lora else ", bfloat16 weights, optimizer in host memory" if self.half else ""
         what = f"{shown(self.size)}{how}, {self.tokens:,} tokens"
-        return f"{what}, blocks computed again" if self.again else what
+        what += ", blocks computed again" if self.again else ""
+        return f"{what}, head by Triton" if self.triton else what
 
     @property
     def prompts(self) -> int:
@@ -102,10 +105,15 @@ EQUAL = (
     "gradient in several passes, bfloat16",
     "sampler and learner, float32",
     "sampler and learner, bfloat16",
+    "log-probabilities, head by Triton, float32",
+    "log-probabilities, head by Triton, bfloat16",
+    "gradient, head by Triton, float32",
+    "gradient, head by Triton, bfloat16",
 )
 UPDATES = (
     Update(size="1.5b", tokens=32_768, again=True),
     Update(size="0.5b", tokens=32_768, again=True),
+    Update(size="0.5b", tokens=32_768, again=True, triton=True),
     Update(size="7b", tokens=32_768, again=True, lora=True),
     Update(size="7b", tokens=8_192, again=True, half=True),
     Update(size="1.5b", tokens=8_192),
@@ -136,6 +144,7 @@ TINY_UPDATES = (
     Update(size="tiny", tokens=408, room=24, prompt=12, again=True),
     Update(size="tiny", tokens=204, room=24, prompt=12, lora=True),
     Update(size="tiny", tokens=204, room=24, prompt=12, half=True),
+    Update(size="tiny", tokens=204, room=24, prompt=12, triton=True),
 )
 TINY_ROLLOUTS = (Rollout(size="tiny", rows=32, prompt=12, room=48, mean=16, peer=True),)
 TINY_STEPS = (Steps(size="tiny", prompts=4, copies=4, updates=2, room=24, mean=8, steps=3),)

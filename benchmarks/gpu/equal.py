@@ -3,9 +3,10 @@
     PYTHONPATH=benchmarks python -m gpu.equal [--out FOLDER] [--minutes N] [--tiny]
 
 The reference is Transformers' own model with the same weights in float32, one sequence at a time, with its plain
-attention and all logits. Compared with it are packed sequences whose group shares a prompt, the head in pieces, and
-bfloat16 by autocast; each beside the error that Transformers makes with its fused attention in that type. A ratio above
-the bound, or sampler and learner that differ, make the row wrong and the exit status 1.
+attention and all logits. Compared with it are packed sequences whose group shares a prompt, the head in pieces (by
+operations of torch, and by kernels in Triton), and bfloat16 by autocast; each beside the error that Transformers makes
+with its fused attention in that type. A ratio above the bound, or sampler and learner that differ, make the row wrong
+and the exit status 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gpu.cases import EQUAL
-from gpu.measure import Report, Values, options_of, parser_of
+from gpu.measure import Report, Values, need_kernels, options_of, parser_of
 from gpu.models import lengths, let_end, model_of, policy_of, texts
 from paribus_runners.native.log_probabilities import score, score_all
 from paribus_runners.native.policy import Policy, best_device
@@ -38,6 +39,7 @@ SPLIT = {"float32": 1e-5, "bfloat16": 2e-2}
 MEAN = {"float32": 1e-4, "bfloat16": 3e-2}
 """Largest mean difference of the log-probabilities of sampler and learner, nats."""
 Dtype = Literal["float32", "bfloat16"]
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -126,20 +128,47 @@ def beside(ours: float, peer: float, dtype: Dtype) -> dict[str, Any]:
     return values
 
 
-def compared(size: str, batch: Batch) -> dict[str, Values]:
-    """Return the rows of log-probabilities and gradients."""
+Peers = tuple[Found, dict[Dtype, tuple[float, float, float]]]
+"""What is exact, and the errors that Transformers makes."""
+
+
+def peers_of(size: str, batch: Batch) -> Peers:
+    """Return what Transformers computes in float32, and how far it is from that with its fused attention."""
     model = model_of(size, implementation="eager")
     exact = plain(model, batch, "float32")
     model.set_attn_implementation("sdpa")
-    peers = {dtype: distance(plain(model, batch, dtype), exact) for dtype in SPLIT}
-    del model
+    return exact, {dtype: distance(plain(model, batch, dtype), exact) for dtype in DTYPES}
+
+
+def with_kernels(size: str, batch: Batch) -> dict[str, Values]:
+    """Return the rows of log-probabilities and gradients with kernels in Triton.
+
+    Raises:
+        Unavailable: they cannot run here.
+    """
+    need_kernels()
+    exact, peers = peers_of(size, batch)
+    rows: dict[str, Values] = {}
+    for dtype, peer in peers.items():
+        found = native(policy_of(size, dtype, triton=True), batch)
+        rows |= against(f", head by Triton, {dtype}", distance(found, exact), peer, dtype)
+    return rows
+
+
+def against(name: str, ours: Sequence[float], peer: Sequence[float], dtype: Dtype) -> dict[str, Values]:
+    """Return the rows of log-probabilities and gradient, whose names end in ``name``, from :func:`distance`."""
+    logp = {**beside(ours[0], peer[0], dtype), "largest_nats": ours[2]}
+    return {f"log-probabilities{name}": logp, f"gradient{name}": beside(ours[1], peer[1], dtype)}
+
+
+def compared(size: str, batch: Batch) -> dict[str, Values]:
+    """Return the rows of log-probabilities and gradients."""
+    exact, peers = peers_of(size, batch)
     rows: dict[str, Values] = {}
     for dtype, peer in peers.items():
         policy = policy_of(size, dtype)
         once = native(policy, batch)
-        logp, gradient, largest = distance(once, exact)
-        rows[f"log-probabilities, {dtype}"] = {**beside(logp, peer[0], dtype), "largest_nats": largest}
-        rows[f"gradient, {dtype}"] = beside(gradient, peer[1], dtype)
+        rows |= against(f", {dtype}", distance(once, exact), peer, dtype)
         split = distance(native(policy, batch, len(batch.prompts)), once)[1]
         wrong = {} if split <= SPLIT[dtype] else {"wrong": f"above {SPLIT[dtype]:g}"}
         rows[f"gradient in several passes, {dtype}"] = {"error": split, **wrong}
@@ -172,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for dtype in SPLIT:
         work = lambda dtype=dtype: sampled(size, dtype, batch, copies=copies, room=room)  # noqa: E731
         report.run(f"sampler and learner, {dtype}", work)
+    report.run(EQUAL[8:], lambda: with_kernels(size, batch))
     return report.finish()
 
 

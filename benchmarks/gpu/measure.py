@@ -25,7 +25,9 @@ import transformers
 from phase_memory import above
 
 from gpu.page import table
+from paribus.recipe.compute import Compute
 from paribus_runners.native.policy import best_device
+from paribus_runners.native.requirements import TRITON, interpreted, no_kernels, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "gpu"
@@ -125,6 +127,20 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the device, or the allocator of a CPU, has no memory left."""
     words = ("out of memory", "DefaultCPUAllocator")
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
+
+
+def need_kernels() -> None:
+    """Raise an error where kernels in Triton cannot run; that a CPU interprets them would measure nothing.
+
+    Raises:
+        Unavailable: Triton, a GPU or a compiler is missing.
+    """
+    if not versions(*TRITON):
+        raise Unavailable("Triton is not installed")
+    if interpreted():
+        raise Unavailable("Triton's kernels are interpreted here (TRITON_INTERPRET=1)")
+    if problem := no_kernels(Compute(head="triton"), best_device().type):
+        raise Unavailable(problem)
 
 
 def clean() -> None:

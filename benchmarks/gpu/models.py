@@ -58,6 +58,7 @@ def policy_of(
     tokenizer: Any = None,
     adapters: Lora | None = None,
     again: bool = False,
+    triton: bool = False,
 ) -> Policy:
     """Return a policy as a run has it: weights of the type ``trained``, or of ``dtype`` beneath adapters.
 
@@ -68,13 +69,15 @@ def policy_of(
         tokenizer: where texts are needed.
         adapters: what is trained in place of the weights.
         again: compute blocks again in the backward pass.
+        triton: let kernels in Triton make log-probabilities of logits.
     """
     model = model_of(size, dtype=getattr(torch, trained if adapters is None else dtype))
     if adapters is not None:
         lora.add(model, adapters, 0)
     if again:
         gradient_checkpointing.switch_on(model)
-    return Policy(model, tokenizer, getattr(torch, dtype), (END,), 0, best_device(), getattr(torch, dtype))
+    kind = getattr(torch, dtype)
+    return Policy(model, tokenizer, kind, (END,), 0, best_device(), kind, triton=triton)
 
 
 @torch.no_grad()

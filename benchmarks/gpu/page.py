@@ -49,7 +49,7 @@ SCRIPTS: dict[str, Script] = {
         "Transformers in float32, one sequence at a time, on a 0.5B model: norm of the difference over norm of the "
         "values. *Transformers* is the error that Transformers itself makes, with a fused attention in float32 or "
         "with autocast in bfloat16; *ratio* is ours over that. Several passes are compared with one pass, and "
-        "sampler with learner on what the sampler drew.",
+        "sampler with learner on what the sampler drew. *Head by Triton*: `compute.head: triton`.",
         (
             Column("error", "relative error", "{:.1e}"),
             Column("peer", "Transformers", "{:.1e}"),
@@ -66,7 +66,7 @@ SCRIPTS: dict[str, Script] = {
         "tokens/s over the FLOP/s of a large product of matrices in bfloat16, measured in the same run; N: "
         "parameters that are multiplied; F = 6, with adapters 4, since the weights get no gradient. Attention, and "
         "blocks that are computed again, do not count. Memory: all responses reach the limit, as `paribus plan` "
-        "takes them to do.",
+        "takes them to do. *Head by Triton*: `compute.head: triton`.",
         (
             SPEED,
             Column("mfu", "MFU", "{:.1%}"),

@@ -21,7 +21,19 @@ import torch
 from phase_memory import RETURNS
 
 from gpu import cases
-from gpu.measure import GIB, Report, Values, clean, is_out_of_memory, options_of, parser_of, peak, product_peak, seconds
+from gpu.measure import (
+    GIB,
+    Report,
+    Values,
+    clean,
+    is_out_of_memory,
+    need_kernels,
+    options_of,
+    parser_of,
+    peak,
+    product_peak,
+    seconds,
+)
 from gpu.models import configuration, lengths, policy_of, texts
 from paribus.evaluate import Evaluate
 from paribus.recipe.compute import Compute
@@ -52,7 +64,11 @@ def recipe_of(case: cases.Update, prompts: int) -> Recipe:
         model=Model(dtype=dtype, trained_dtype=trained, lora=Lora() if case.lora else None),
         optimizer=Optimizer(learning_rate=1e-6),
         schedule=schedule,
-        compute=Compute(gradient_checkpointing=case.again, offload=("optimizer",) if case.half else ()),
+        compute=Compute(
+            gradient_checkpointing=case.again,
+            offload=("optimizer",) if case.half else (),
+            head="triton" if case.triton else "torch",
+        ),
     )
 
 
@@ -116,7 +132,7 @@ class Trained:
         recipe = recipe_of(case, case.prompts)
         policy = policy_of(
             case.size, recipe.model.dtype, trained=recipe.model.trained_dtype, adapters=recipe.model.lora,
-            again=case.again,
+            again=case.again, triton=case.triton,
         )  # fmt: skip
         trained = sum(p.numel() for p in policy.trained)
         numbers = sum(p.numel() for p in policy.model.parameters()) - (trained if case.lora else 0)
@@ -154,6 +170,8 @@ def predicted(case: cases.Update, numbers: int, trained: int) -> int:
 
 def measured(case: cases.Update, limit: float) -> Values:
     """Return speed, MFU and memory of an update; where the memory does not suffice, what was predicted."""
+    if case.triton:
+        need_kernels()
     vocabulary = configuration(case.size)["vocab_size"]
     there = Trained.of(case)
     expected = predicted(case, there.numbers, there.trained)

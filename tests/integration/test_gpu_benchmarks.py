@@ -46,12 +46,42 @@ def test_the_learner_agrees_with_transformers(gpu, tmp_path, capsys):
     status, rows = ran(gpu, "equal", tmp_path)
     assert status == 0
     assert tuple(rows) == gpu("cases").EQUAL
-    assert {row["status"] for row in rows.values()} == {"measured"}
+    kernels = [row for name, row in rows.items() if "Triton" in name]
+    assert len(kernels) == 4
+    assert {row["status"] for row in kernels} == {"not available"}
+    assert {row["status"] for row in rows.values() if row not in kernels} == {"measured"}
     assert rows["log-probabilities, float32"]["error"] < 1e-6
     assert rows["gradient, float32"]["error"] < 1e-5
     assert 1e-4 < rows["gradient, bfloat16"]["error"] < 2e-2  # it is bfloat16
     assert rows["sampler and learner, float32"]["largest_nats"] < 1e-4
     assert "| gradient, float32 | " in capsys.readouterr().out
+
+
+def test_without_a_gpu_the_rows_of_kernels_say_so(gpu, monkeypatch):
+    """What is missing is named: Triton, a GPU, or kernels that are compiled."""
+    measure = gpu("measure")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(measure, "versions", lambda *names: {"triton": "3.7.1"})
+    with pytest.raises(measure.Unavailable, match="interpreted here"):
+        measure.need_kernels()
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(measure.Unavailable, match="needs an NVIDIA GPU, and this run has none"):
+        measure.need_kernels()
+    monkeypatch.setattr(measure, "versions", lambda *names: {})
+    with pytest.raises(measure.Unavailable, match="Triton is not installed"):
+        measure.need_kernels()
+
+
+def test_the_rows_of_kernels_agree_with_transformers(gpu, monkeypatch):
+    """Where they can run they are compared like the others."""
+    pytest.importorskip("triton")
+    equal = gpu("equal")
+    monkeypatch.setattr(equal, "need_kernels", lambda: None)
+    batch = equal.Batch.drawn(gpu("models").configuration("tiny")["vocab_size"], prompts=2, copies=2, mean=6)
+    rows = equal.with_kernels("tiny", batch)
+    assert tuple(sorted(rows)) == tuple(sorted(gpu("cases").EQUAL[8:]))
+    assert rows["gradient, head by Triton, float32"]["error"] < 1e-5
+    assert not any("wrong" in row for row in rows.values())
 
 
 def warmer(self, hidden, targets, temperature, *, was=Head.score, **more):
@@ -125,7 +155,9 @@ def test_updates_have_a_speed_and_the_predicted_memory(gpu, tmp_path):
     environment = {**os.environ, **gpu("update").RETURNS, "PYTHONPATH": str(BENCHMARKS)}  # else it starts itself again
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     rows = json.loads((tmp_path / "update.json").read_text())["rows"]
-    assert len(rows) == 4
+    assert len(rows) == 5
+    *rows, kernels = rows
+    assert kernels["status"] == "not available"
     for row in rows:
         assert row["status"] == "measured", row
         assert 0 < row["mfu"] < 1.5
