@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from paribus.contract import Checkpoints, Options
 from paribus.errors import ParibusError
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import ChainTask, Compute, Lora, Model, Recipe
+from paribus.recipe.compute import Compute
+from paribus.recipe.recipe import ChainTask, Lora, Model, Recipe
 from paribus.run_folder.checkpoints import MANIFEST, published
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.phases import Sign, read_signs
