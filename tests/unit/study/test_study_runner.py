@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,7 @@ def test_gpus_outside_of_the_runners_bounds_are_refused(
         make_plan(study, runner)
     assert f"{reason} (arms: `base`, `sapo`)" in str(caught.value)
     assert "no soft_gate (arms: `sapo`)" in str(caught.value)
-    assert make_plan(read(f"study: s\n{REST}"), FakeRunner(gpus=bounds)).resources.gpus == (bounds[0] or None)
+    assert make_plan(read(f"study: s\n{REST}"), FakeRunner(gpus=bounds)).resources.gpus == (ceil(bounds[0]) or None)
 
 
 @pytest.mark.parametrize(
