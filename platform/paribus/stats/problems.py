@@ -13,6 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from paribus.stats.intervals import ROUNDING
+
 Array: TypeAlias = npt.NDArray[np.float64]
 
 TableOfScores: TypeAlias = tuple[float, Array]
@@ -85,6 +87,7 @@ def rest_alone(tables: Sequence[TableOfScores]) -> Part:
         n, problems = table.shape[-2:]
         by_seed, by_problem = table.mean(-1), table.mean(-2)
         left = table - by_seed[..., None] - by_problem[..., None, :] + table.mean((-2, -1))[..., None, None]
+        left = np.where(np.abs(left) <= ROUNDING, 0, left)  # seeds that answer alike have no noise
         free = (n - 1) * (problems - 1)
         rest.append(Part(weight**2 * (left**2).sum((-2, -1)) / (free * n * problems), np.asarray(float(free))))
     return rest[0] if len(rest) == 1 else _added(rest)

@@ -51,6 +51,15 @@ def test_independent_arms_are_welchs() -> None:
     assert parts([(2.0, first)]).rest.variance == pytest.approx(4 * parts([(1.0, first)]).rest.variance)
 
 
+def test_rounding_is_no_noise() -> None:
+    """Seeds that answer every problem alike have no rest, not what rounding leaves, which a test would compare with."""
+    gains = np.array([0.0] * 45 + [1.0] * 5 + [0.0] * 50)  # 0.05 is no binary number
+    for seeds in range(2, 12):
+        one, other = np.array([gains] * seeds), np.array([gains / 3] * seeds)
+        assert float(parts([(1.0, one)]).rest.variance) == 0, seeds
+        assert float(parts([(1.0, one), (-1.0, other)]).rest.variance) == 0, seeds
+
+
 def test_many_studies_at_once() -> None:
     """Leading axes are studies: each gives what it gives alone."""
     tables = np.array(made_up(3, 5, arms=4))
