@@ -59,7 +59,7 @@ class TrainerCallback:
         seed = int(getattr(args, "seed", 0)) if self._seed is None else self._seed
         evaluates = str(getattr(getattr(args, "eval_strategy", "no"), "value", "no")) != "no"
         primary = self._primary or (_EVAL if evaluates else None)
-        steps = int(getattr(state, "max_steps", 0) or 0)
+        steps = max(0, int(getattr(state, "max_steps", 0) or 0)) or None
         self._run = track(self._study, self._arm, seed, steps=steps, primary=primary, **self._asked)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:

@@ -89,6 +89,11 @@ def _checked(
 
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MOST_SEED:
         raise ParibusError(f"paribus.track: the seed is {seed!r}; it must be a whole number from 0 to {MOST_SEED}.")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 0 < steps < _MOST_STEP):
+        raise ParibusError(f"paribus.track: steps is {steps!r}; it must be a whole number from 1 on, or None.")
+    for name, text in (("study", study), ("arm", arm), ("base", base or "")):
+        if not isinstance(text, str):
+            raise ParibusError(f"paribus.track: {name} is {text!r}; it must be a text.")
     known = (PARIBUS, *mappings())
     if trainer and trainer not in known:
         raise ParibusError(f"paribus.track: there is no trainer `{trainer}`; it must be one of {', '.join(known)}.")
@@ -104,7 +109,7 @@ def _checked(
         arm=checked_label(arm, "paribus.track"),
         seed=seed,
         trainer=trainer,
-        steps=max(0, steps or 0),
+        steps=steps or 0,
         primary=primary or "",
         base=checked_label(base, "paribus.track") if base else "",
         stop_on=stops,
