@@ -15,9 +15,8 @@ from click.testing import CliRunner
 
 from pages_from_code import cell, first_paragraph
 from paribus import errors
-from paribus.cli import COMMANDS, paribus
+from paribus.cli import COMMANDS, INTERRUPTED, paribus
 from paribus.cli.health import FAILED, UNJUDGED
-from paribus.cli.run import INTERRUPTED
 from paribus.cli.studies import shipped_study
 
 STATUSES = {
@@ -27,7 +26,8 @@ STATUSES = {
     2: "The command line, the study or its data are wrong: nothing was started.",
     FAILED: "`paribus health --fail-on`: a finding is as bad or worse.",
     UNJUDGED: "`paribus health --fail-on`: no such finding, but a run could not be judged in full.",
-    INTERRUPTED: "Ctrl-C, or `paribus run` was detached from a scheduler. The same command continues.",
+    INTERRUPTED: "Ctrl-C, or `paribus run` was detached from a scheduler. The same command continues. `scheduler`, `up` and `dashboard` work until "
+    "Ctrl-C: they end with 0.",
     141: "The reader of the output has closed it, as in `paribus status | head`.",
 }
 

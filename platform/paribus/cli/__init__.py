@@ -54,6 +54,9 @@ COMMANDS = {
 }
 """Each command's one-line help, so that ``paribus --help`` imports no command."""
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 + SIGINT."""
+
 _RIGHTS = "Check who owns it, and the rights of the folders above it."
 _ROOM = "Make room there, then type the same command again."
 REFUSALS = {
@@ -135,6 +138,13 @@ class _LazyGroup(click.Group):
         if cmd_name in EXAMPLES:
             command.epilog = f"\b\nExample:\n  {EXAMPLES[cmd_name]}"
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click would end with 1, as after an error
+            click.echo("\ninterrupted", err=True)
+            ctx.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         grouped = {name for names in GROUPS.values() for name in names}

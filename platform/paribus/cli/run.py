@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paribus.cli import INTERRUPTED
 from paribus.cli.console import console, print_warnings, report_width, states_text
 from paribus.cli.live import display_for
 from paribus.cli.options import home_option, json_option, set_option, study_argument
@@ -30,9 +31,6 @@ from paribus.text import duration
 
 if TYPE_CHECKING:
     from paribus.report.write import WrittenReport
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C: 128 + SIGINT."""
 
 
 @click.command()

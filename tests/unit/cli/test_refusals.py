@@ -3,6 +3,7 @@
 import errno
 import os
 
+import click
 import pytest
 
 from paribus import cli
@@ -35,6 +36,20 @@ def test_other_errors_keep_their_traceback(failure, monkeypatch):
     monkeypatch.setattr(cli, "paribus", _fails(*failure))
     with pytest.raises(OSError, match=os.strerror(failure[0])):
         cli.main()
+
+
+def test_ctrl_c_has_its_own_status(monkeypatch, capsys):
+    """It is no error: a script tells it from a study that is wrong, also before `paribus run` has begun to train."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paribus.cli.schema.command", click.Command("schema", callback=interrupted))
+    monkeypatch.setattr("sys.argv", ["paribus", "schema"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == cli.INTERRUPTED == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"
 
 
 def test_a_report_that_cannot_be_written_names_the_folder(tmp_path):
