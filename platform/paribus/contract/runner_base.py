@@ -16,7 +16,7 @@ from paribus.contract.runner import Examination, OptionProblem, Requirements, Su
 from paribus.errors import ParibusError
 from paribus.evaluate import HELDOUT, Evaluate, EvaluationSet
 from paribus.recipe.coefficients import Response, ResponseCoefficients
-from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
+from paribus.recipe.recipe import TINY_MODELS, DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
 from paribus.yaml_file.messages import explain, fields_at, plain_location, split_errors
 
 
@@ -65,11 +65,12 @@ class RunnerBase:
     def hashes(self, recipe: Recipe, options: Options) -> Hashes:
         """Hash the file that defines the class with the declared versions, the files of the task, and the model.
 
-        A model or dataset is hashed by its files if it is a local folder, else by its name and revision.
+        A model or dataset is hashed by its files if it is a local folder, else by its name and revision; a tiny
+        model is no folder, whatever lies beside the study.
         """
         versions = self.requirements(recipe, options).versions
         model = Path(recipe.model.name).expanduser()
-        weights = files_in(model) if model.is_dir() else []
+        weights = files_in(model) if recipe.model.name not in TINY_MODELS and model.is_dir() else []
         return Hashes(
             code=fingerprint_of([_hash_of(Path(inspect.getfile(type(self)))), dict(versions)]),
             data=_hash_of_task(recipe.task, *([options.sources] if recipe.functions else [])),

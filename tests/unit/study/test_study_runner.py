@@ -194,6 +194,15 @@ class Small(RunnerBase):
         """Train nothing."""
 
 
+def test_a_folder_that_is_named_like_a_tiny_model_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in `tiny/` beside a study change no run: else every `paribus run` would train all of them again."""
+    monkeypatch.chdir(tmp_path)
+    before = Small().hashes(Recipe(), Options())
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "notes.txt").write_text("a")
+    assert Small().hashes(Recipe(), Options()) == before
+
+
 def test_the_defaults_of_a_runner(tmp_path: Path) -> None:
     """Its file, the task's files and the model's files are hashed; nothing else is declared."""
     train, heldout, model = tmp_path / "train.jsonl", tmp_path / "heldout.jsonl", tmp_path / "model"
