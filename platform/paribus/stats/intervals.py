@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -104,6 +104,12 @@ def difference_interval(differences: Sequence[float], noise: Noise | None = None
     return with_interval(mean, n, 1 / n, (sd / math.sqrt(n), n - 1), noise)
 
 
+def weighted_sum(terms: Iterable[tuple[float, float]]) -> float:
+    """Return ``sum weight * value``; 0 if it is no more than rounding leaves of values that are equal."""
+    total = math.fsum(weight * value for weight, value in terms)
+    return 0.0 if abs(total) <= ROUNDING else total
+
+
 def band(rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float], list[float]]:
     """Return :func:`mean_interval` for each column of several rows: means, lower ends, upper ends.
 
@@ -135,7 +141,7 @@ def welch_interval(arms: Sequence[tuple[float, Sequence[float]]], noise: Noise |
         ValueError: an arm without values, or a value that is not finite.
     """
     moments = [(weight, len(values), *_moments(values)) for weight, values in arms]
-    value = math.fsum(weight * mean for weight, _, mean, _ in moments)
+    value = weighted_sum((weight, mean) for weight, _, mean, _ in moments)
     n = min(count for _, count, _, _ in moments)
     found = [(weight**2 * sd**2 / count, count - 1) for weight, count, _, sd in moments if sd is not None]
     if len(found) < len(moments):

@@ -20,6 +20,7 @@ from paribus.stats.intervals import (
     mean_interval,
     permutation_p,
     sign_flip_p,
+    weighted_sum,
     welch_interval,
 )
 from paribus.stats.multiple_testing import at_look
@@ -90,6 +91,15 @@ def test_paired_difference_ignores_what_seeds_share(values: list[float], shift: 
     assert paired_difference(after, values).value == pytest.approx(round(shift, 3), abs=1e-9)
     same = paired_difference(values, values)
     assert (same.value, same.sd, same.p, same.separated) == (0, 0, None, False)
+
+
+def test_means_of_equal_values_differ_by_nothing() -> None:
+    """0.1 as a mean of ten and of fifteen steps differs in the last bit: no difference, in either design of seeds."""
+    ten, fifteen = [sum([0.1] * 10) / 10] * 3, [sum([0.1] * 15) / 15] * 3
+    assert ten != fifteen
+    assert welch_interval([(1, ten), (-1, fifteen)]).value == 0
+    assert weighted_sum([(1, ten[0]), (-1, fifteen[0])]) == 0
+    assert weighted_sum([(1, 0.5), (-1, 0.25)]) == 0.25
 
 
 def test_few_seeds() -> None:

@@ -27,7 +27,7 @@ from paribus.report.analysis.measures import (
 )
 from paribus.report.analysis.names import arm_names
 from paribus.report.inputs import RunData, StudyData
-from paribus.stats.intervals import Estimate, Noise, difference_interval, mean_interval
+from paribus.stats.intervals import Estimate, Noise, difference_interval, mean_interval, weighted_sum
 from paribus.stats.multiple_testing import Correction, adjusted, at_look, holm, shares
 from paribus.stats.pairing import least_correlation, pooled_correlation
 from paribus.stats.power import seeds_needed
@@ -210,7 +210,8 @@ class Analysis:
         if not weights:
             return None
         by_seed = tuple(
-            (s, math.fsum(w * self.values(arm, measure)[s] for arm, w in each.items())) for s, each in weights.items()
+            (s, weighted_sum((w, self.values(arm, measure)[s]) for arm, w in each.items()))
+            for s, each in weights.items()
         )
         known = {arm: self.answers(arm, measure) for each in weights.values() for arm in each}
         noise = None

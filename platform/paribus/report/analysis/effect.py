@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, welch_interval
+from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, weighted_sum, welch_interval
 from paribus.stats.multiple_testing import ALPHA, CORRECTIONS, Correction, holm
 from paribus.stats.power import detectable_effect, spread_bound
 
@@ -83,7 +82,7 @@ def contrast(arms: Sequence[tuple[float, Values]], *, paired: bool, noise: Noise
         seeds = common_seeds(values for _, values in arms)
         if not seeds:
             return None
-        by_seed = tuple((s, math.fsum(weight * values[s] for weight, values in arms)) for s in seeds)
+        by_seed = tuple((s, weighted_sum((weight, values[s]) for weight, values in arms)) for s in seeds)
         return Effect(estimate=difference_interval([d for _, d in by_seed], noise=noise), by_seed=by_seed, paired=True)
     if not all(values for _, values in arms):
         return None
