@@ -14,7 +14,7 @@ from paribus.report.effect_words import claimed, short_of, size_text
 from paribus.report.exploratory import exploratory
 from paribus.report.external import external_words
 from paribus.report.figures.curves import device_time
-from paribus.report.sentences import NOT_COMPARED, lost_all
+from paribus.report.sentences import NOT_COMPARED, equivalent, lost_all
 from paribus.report.tables.cells import decimals_for, interval_text, listed, number, p_words
 from paribus.report.tables.health import raised
 
@@ -150,10 +150,14 @@ def _p_after(effect: Effect) -> str:
 
 def _undecided(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> list[str]:
     unclear = [(n, e) for n, e in found if e.supported and not e.untestable and not claimed(e, analysis.levels.score)]
-    left = [name for name, e in unclear if not e.exploratory]
+    alike = [f"`{s.name}`" for s in singles(analysis) if equivalent(analysis, s.arm)]
+    left = [name for name, e in unclear if not e.exploratory and name not in alike]
     after = [f"{name} ({interval_text(e.estimate, signed=True)}{_p_after(e)})" for name, e in unclear if e.exploratory]
     few = [name for name, e in found if not e.supported]
-    names = listed(left) if len(left) <= SHOWN else f"{len(left)} of {len(found)} {_kind(analysis)}s"
+    names, same = (
+        listed(some) if len(some) <= SHOWN else f"{len(some)} of {len(found)} {_kind(analysis)}s"
+        for some in (left, alike)
+    )
     seeds = _seeds(analysis, [e for _, e in unclear]) if unclear else ""
     arms = [(f"`{s.name}`", analysis.runs(s.arm), analysis.values(s.arm, analysis.score)) for s in singles(analysis)]
     lost = [name for name, runs, _ in arms if all(r.outcome in ("failed", "cancelled") for r in runs)]
@@ -165,6 +169,7 @@ def _undecided(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> list[
     elsewhere = [f"`{s.name}`" for s in apart if not analysis.same_meaning(s.arm, base, score)]
     no_seed = [f"`{s.name}`" for s in apart if analysis.same_meaning(s.arm, base, score)]
     parts = (
+        (alike, f"Equivalent to the base within ±{analysis.plan.margin or 0:g}: {same}."),
         (left, f"Undecided at {seeds}: {names}."),
         (after, f"Exploratory at {seeds}: {listed(after)}."),
         (few, f"Too few runs for a test: {listed(few)}."),

@@ -366,12 +366,18 @@ def lost_all(analysis: Analysis, arm: str, whose: str) -> str:
     return f"every run of {whose} was lost: {how}"
 
 
+def equivalent(analysis: Analysis, arm: str) -> bool:
+    """Return whether the arm is equivalent to the base, by a test against a margin that was declared in time."""
+    p = analysis.equivalence.get(arm)
+    return p is not None and p < ALPHA and not analysis.late("margin") and arm not in analysis.late_arms
+
+
 def _equivalent(analysis: Analysis, arm: str) -> list[str]:
     """Return that the arm is equivalent to the base, if a test against the declared margin shows it."""
     p = analysis.equivalence.get(arm)
     if p is None or p >= ALPHA:
         return []
-    if analysis.late("margin") or arm in analysis.late_arms:
+    if not equivalent(analysis, arm):
         why = (
             "the margin was declared after results" if analysis.late("margin") else "it was declared after its results"
         )

@@ -86,6 +86,27 @@ def test_seeds_follow_from_the_interval_or_the_margin_never_from_the_difference(
     assert "of 0.005, the declared margin, takes" in " ".join(model(0.0, 0.005).words)
 
 
+@pytest.mark.parametrize(("shift", "first"), [(0.0, "No trick is shown"), (0.05, "`clip_higher` (+0.05")])
+def test_the_answer_names_what_the_margin_decides(shift: float, first: str) -> None:
+    """An arm within the declared margin is equivalent, not undecided; one that also differs is called both."""
+    noise = {0: 0.001, 1: -0.001, 2: 0.002, 3: -0.0015, 4: 0.0}
+    data = scored(ONE, lambda label, seed: 0.5 + (label != "base") * (shift + noise[seed]))
+    said = [build_report(replace(data, plan=replace(data.plan, margin=m))).answer for m in (0.1, None)]
+    assert all(text.startswith(first) for text in said)
+    assert "Equivalent to the base within ±0.1: `clip_higher`." in said[0]
+    assert "Equivalent" not in said[1]
+    assert ["Undecided at 5 seeds: `clip_higher`" in text for text in said] == [False, not shift]
+
+
+def test_not_shown_claims_nothing_of_an_arm_that_differs() -> None:
+    """The note below the column holds for every arm in it, also for one whose difference is shown."""
+    data = scored(ONE, lambda label, seed: 0.5 + (label != "base") * (0.3 + seed / 100))
+    model = build_report(replace(data, plan=replace(data.plan, margin=0.1)))
+    table = next(t for t in model.tables if t.key == "comparisons")
+    assert cell(model, "comparisons", "clip_higher", "equivalent").text == "not shown"
+    assert any(note.startswith("not shown: no statement about a difference") for note in table.notes)
+
+
 def test_detectable_is_not_doubled_where_the_evaluation_rules() -> None:
     """Evaluation noise is known from hundreds of answers: its spread is not taken at the bound of a few seeds."""
     quiet = made_up_study(Shape(seeds=3, noise=0.0, problems=200))

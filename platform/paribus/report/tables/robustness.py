@@ -183,7 +183,9 @@ def _notes(analysis: Analysis, whole: OneSpread | None, keys: Sequence[str]) -> 
     if not analysis.paired:
         notes += [text for counts in sorted(_counts(analysis)) for text in permutation_note(*counts)]
     if "equivalent" in keys:
-        notes.append("not shown: neither a difference nor its absence is shown; only `equivalent` shows its absence.")
+        notes.append(
+            "not shown: no statement about a difference; only `equivalent` shows that there is none that would matter."
+        )
     return notes
 
 
