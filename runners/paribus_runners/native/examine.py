@@ -8,21 +8,18 @@ from __future__ import annotations
 import math
 import re
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paribus.contract import Evaluate, Examination
 from paribus.errors import ParibusError, RunnerError, did_you_mean
 from paribus.recipe.analysis.facts import other_reference
-from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Source, Task
+from paribus.recipe.recipe import DatasetTask, JsonlTask, Model, Recipe, Source, Task
 from paribus.recipe.turns import FunctionTurns, Turns
 from paribus_runners.native import chat
 from paribus_runners.native.frozen import chosen, names_of
-from paribus_runners.native.model_files import ModelFiles
+from paribus_runners.native.model_files import ModelFiles, layer_of
 from paribus_runners.native.requirements import mark_faults, other_vocabulary, set_faults
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.verifiers import EXTRACT, verify_answer
@@ -30,7 +27,7 @@ from paribus_runners.tasks import chain, search
 from paribus_runners.tasks.base import Rendered
 from paribus_runners.tasks.dataset import Entries, Entry, conversation, entries_of
 from paribus_runners.tasks.formats import verifier_of
-from paribus_runners.tasks.jsonl import Jsonl
+from paribus_runners.tasks.jsonl import first_fault, problems_in
 from paribus_runners.tasks.overlap import GRAM, overlap
 from paribus_runners.tasks.rows import pinned, place_of, snapshot
 
@@ -48,7 +45,7 @@ def examine(recipe: Recipe, evaluate: Evaluate, processes: int | None = None) ->
         processes: of a run on CPUs; ``None``: one, or as many as it has GPUs.
     """
     facts, faults = _trained(recipe)
-    hot = (*set_faults(recipe, evaluate), *_reference_faults(recipe), *faults)
+    hot = (*set_faults(recipe, evaluate), *_reference_faults(recipe), *_layer_faults(recipe.model), *faults)
     tasks = [recipe.task, *(each.task for each in evaluate.sets.values())]
     if recipe.model.name in MODELS or not any(isinstance(task, DatasetTask | JsonlTask) for task in tasks):
         return Examination(faults=hot, facts=facts)
@@ -61,11 +58,14 @@ def examine(recipe: Recipe, evaluate: Evaluate, processes: int | None = None) ->
     if isinstance(recipe.task, DatasetTask):  # `support` looks at the files of `jsonl`
         own, read, longest = _own(recipe.task, model, evaluate.problems, limit, given)
     elif isinstance(recipe.task, JsonlTask):
-        read = {"train": _lines(recipe.task.train), "heldout": _lines(recipe.task.heldout)}
-        own = Examination(warnings=tuple(_unanswerable(recipe.task, read)))
+        read = {name: _lines(getattr(recipe.task, name), f"task.{name}") for name in ("train", "heldout")}
         written = [entry.problem.prompt for found in read.values() for entry in found.entries]
         lengths = _lengths(written, model.tokenizer)
-        own, longest = replace(own, faults=tuple(_empty(read, written, lengths))), max(lengths, default=0)
+        longest = max(lengths, default=0)
+        about = [*_overlap(read["train"], read["heldout"]), *_unanswerable(recipe.task, read)]
+        about += _too_long("schedule.max_new_tokens", lengths, limit, model.context, given)
+        wrong = [*(fault for found in read.values() for fault in found.faults), *_empty(read, written, lengths)]
+        own = Examination(warnings=tuple(about), faults=tuple(wrong))
     sets = _sets(recipe.task, model, evaluate, read, limit, given)
     chats = any(isinstance(task, DatasetTask) and task.template == "chat" for task in tasks)
     heard = [warning for each in (own, *sets) for warning in each.warnings]
@@ -103,6 +103,24 @@ def _trained(recipe: Recipe) -> tuple[tuple[str, ...], tuple[str, ...]]:
     setting = "freeze" if model.train is None else "train"
     entries = ", ".join(getattr(model, setting))
     return (f"trained with `model.{setting}: [{entries}]`: {len(found)} of {len(names)} parameters{numbers}",), ()
+
+
+def _layer_faults(model: Model) -> list[str]:
+    """Return which layers for adapters the model does not have, as far as its names are known."""
+    if model.lora is None or model.lora.layers is None:
+        return []
+    if model.name in MODELS:
+        names = [name for name in names_of(MODELS[model.name]) if "norm" not in name]
+    else:
+        shapes = ModelFiles.of(model.name, model.revision).parameters
+        names = [name for name, shape in shapes.items() if len(shape) == 2]
+    there = {layer_of(name) for name in names} - {""}
+    unknown = [name for name in model.lora.layers if there and name not in there]
+    return [
+        f"`model.lora.layers`: `{name}` is the name of no linear layer in the blocks of the model, which has "
+        f"{', '.join(f'`{each}`' for each in sorted(there))}.{did_you_mean(name, there)}"
+        for name in unknown
+    ]
 
 
 def _reference_faults(recipe: Recipe) -> list[str]:
@@ -202,8 +220,9 @@ def _set(
     warnings: list[tuple[str, str]] = []
     faults: list[str] = []
     heldout = Entries()
-    if isinstance(task, JsonlTask):  # `set_hash` looks at its file, and the plan counts its lines
-        heldout = _lines(task.heldout)
+    if isinstance(task, JsonlTask):  # the plan counts its lines
+        heldout = _lines(task.heldout, "task.heldout")
+        faults += heldout.faults
     elif isinstance(task, DatasetTask):
         read, faults = _read(task, ("heldout",))
         warnings += [("unpinned", f"`{where}`: {message}") for message in _unpinned(task, found=bool(read))]
@@ -222,12 +241,15 @@ def _set(
     )
 
 
-def _lines(path: str) -> Entries:
-    """Return the problems of a file of the task ``jsonl``; none if it is damaged, which others report."""
-    with suppress(ParibusError):
-        problems = Jsonl(JsonlTask(train=path, heldout=path)).heldout(sys.maxsize)
-        return Entries(tuple(Entry(x, (), f"problem {n} of {path}") for n, x in enumerate(problems, 1)), len(problems))
-    return Entries()
+def _lines(path: str, field: str) -> Entries:
+    """Return the problems of a file of the task ``jsonl``; none if its first or last line is damaged, as others say."""
+    if not Path(path).expanduser().is_file() or first_fault(JsonlTask(train=path, heldout=path)):
+        return Entries()
+    try:
+        problems = problems_in(path, field)
+    except ParibusError as error:
+        return Entries(faults=tuple(str(error).split("\n")))
+    return Entries(tuple(Entry(x, (), f"problem {n} of {path}") for n, x in enumerate(problems, 1)), len(problems))
 
 
 def _read(task: DatasetTask, names: Sequence[str]) -> tuple[dict[str, Entries], list[str]]:

@@ -188,11 +188,8 @@ class ModelFiles:
         """Return how many numbers the adapters have: rank x (in + out) beside each linear layer."""
         found = 0
         for name, shape in self.shapes.items():
-            layer = name.removesuffix(".weight").rpartition(".")[2]
-            parts = name.split(".")
-            inside = any(map(str.isdigit, parts)) and "experts" not in parts  # head and embedding are in no block
-            chosen = layer not in ROUTERS if settings.layers is None else layer in settings.layers
-            if name.endswith(".weight") and len(shape) == 2 and inside and chosen:
+            layer = layer_of(name)
+            if layer and len(shape) == 2 and (settings.layers is None or layer in settings.layers):
                 found += settings.rank * sum(shape)
         return found
 
@@ -222,6 +219,14 @@ def _settings(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:
     except (OSError, ValueError) as error:
         return None, [f"{path.name} cannot be read: {error}"]
     return (found, []) if isinstance(found, dict) else (None, [f"{path.name} is not an object `{{...}}`"])
+
+
+def layer_of(name: str) -> str:
+    """Return the layer of a block that a weight is of, e.g. ``q_proj``; empty for others, for routers and experts."""
+    parts = name.split(".")
+    if parts[-1] != "weight" or "experts" in parts or not any(map(str.isdigit, parts)):
+        return ""  # head and embeddings are in no block
+    return "" if parts[-2] in ROUTERS else parts[-2]
 
 
 def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:

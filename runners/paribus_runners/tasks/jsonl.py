@@ -12,6 +12,11 @@ from paribus.recipe.recipe import JsonlTask
 from paribus_runners.rewards.verifiers import APART, EXTRACT, Verdict, exact, verify_answer
 from paribus_runners.tasks.base import Problem, gaps, visit
 
+MOST_FAULTS = 5
+"""Damaged lines of a file that an error names."""
+
+_KINDS = {list: "list", str: "text", bool: "true or false", type(None): "null"}
+
 
 class Jsonl:
     """The task ``jsonl``.
@@ -21,8 +26,8 @@ class Jsonl:
     """
 
     def __init__(self, level: JsonlTask) -> None:
-        self._train = _read(level.train, "task.train")
-        self._heldout = _read(level.heldout, "task.heldout")
+        self._train = problems_in(level.train, "task.train")
+        self._heldout = problems_in(level.heldout, "task.heldout")
         self._extract = EXTRACT.get(level.verifier, exact)
         self.verifier_worker = APART.get(level.verifier)
 
@@ -58,9 +63,9 @@ def first_fault(level: JsonlTask) -> str:
             return f"`{field}`: {path} holds no problems: write one JSON object a line"
         for n, line in (first, last):
             try:
-                _problem(line.decode(), f"`{field}`: {path}:{n}")
+                _problem(line.decode("utf-8-sig"), f"`{field}`: {path}:{n}")
             except UnicodeDecodeError:
-                return f"`{field}`: {path}:{n} is not UTF-8"
+                return f"`{field}`: {path}:{n} is not UTF-8: save the file as UTF-8"
             except ParibusError as error:
                 return str(error)
     return ""
@@ -72,20 +77,34 @@ def columns(level: JsonlTask) -> dict[str, str] | None:
     if not path.is_file():
         return None
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
             lines = ((f"{path}:{n}", line) for n, line in enumerate(file, 1) if line.strip())
             return gaps((place, ("answer", *_problem(line, place).columns)) for place, line in lines) or None
     except (OSError, UnicodeDecodeError, ParibusError):  # which the check of the problems reports
         return None
 
 
-def _read(name: str, field: str) -> list[Problem]:
+def problems_in(name: str, field: str) -> list[Problem]:
+    """Return the problems of a file, which a recipe names at ``field``.
+
+    Raises:
+        ParibusError: it cannot be read, or one of its lines is not a problem; the message names the first ones.
+    """
     path = Path(name).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON allows other ends of lines in texts
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # JSON allows other ends of lines in texts
     except (OSError, UnicodeDecodeError) as error:
         raise ParibusError(f"`{field}`: cannot read {path}: {error}") from error
-    problems = [_problem(text, f"`{field}`: {path}:{n}") for n, text in enumerate(lines, 1) if text.strip()]
+    problems, faults = list[Problem](), list[str]()
+    for n, text in enumerate(lines, 1):
+        if text.strip():
+            try:
+                problems.append(_problem(text, f"`{field}`: {path}:{n}"))
+            except ParibusError as error:
+                faults.append(str(error))
+    if faults:
+        more = [f"and {len(faults) - MOST_FAULTS} more lines of {path}"] if len(faults) > MOST_FAULTS else []
+        raise ParibusError("\n".join([*faults[:MOST_FAULTS], *more]))
     if not problems:
         raise ParibusError(f"`{field}`: {path} holds no problems: write one JSON object a line")
     return problems
@@ -94,12 +113,14 @@ def _read(name: str, field: str) -> list[Problem]:
 def _problem(text: str, place: str) -> Problem:
     try:
         raw = json.loads(text)
+        if not isinstance(raw, dict):
+            raise ValueError(f"this is a JSON {_KINDS.get(type(raw), 'number')}")
         prompt, answer = raw["prompt"], raw["answer"]
     except KeyError as error:
         raise ParibusError(
             f"{place}: `{error.args[0]}` is missing: each line is an object with the texts `prompt` and `answer`"
         ) from error
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ParibusError(f"{place}: not an object with `prompt` and `answer`: {error}") from error
     fits = bool(answer.strip()) if isinstance(answer, str) else type(answer) is int or _is_finite(answer)
     if not (isinstance(prompt, str) and prompt.strip() and fits):

@@ -163,6 +163,30 @@ def with_set(recipe: Recipe, rows: Path, problems: int = 5, **task: Any) -> Exam
     return runner.examine(recipe, evaluate, Options())
 
 
+def test_a_plan_looks_into_whole_files_of_json_lines(tmp_path: Path) -> None:
+    """A damaged line in the middle, prompts that are too long, problems that are on both sides."""
+    lines = [{"prompt": f"{n} + {n} =", "answer": str(2 * n)} for n in range(8)]
+    heldout = write_lines(tmp_path / "heldout.jsonl", lines[5:])
+    train = write_lines(tmp_path / "train.jsonl", lines)
+    task = {"kind": "jsonl", "train": str(train), "heldout": str(heldout), "verifier": "last_number"}
+    recipe = Recipe.model_validate(
+        {
+            "model": {"name": str(save_chat_model(tmp_path / "model"))},
+            "task": task,
+            "schedule": {"max_new_tokens": 100_000},
+        }
+    )
+    found = runner.examine(recipe, Evaluate(problems=3), Options())
+    assert {"overlap", "context"} <= {code for code, _ in found.warnings}
+    assert found.faults == ()
+    text = train.read_text().splitlines()
+    train.write_text("\n".join([text[0], "[1", text[2], "[1]", *text[4:]]))
+    found = runner.examine(recipe, Evaluate(problems=3), Options())
+    assert [fault.split(": ")[1] for fault in found.faults] == [f"{train}:2", f"{train}:4"]
+    train.write_text("\n".join(["[1]", *text[1:]]))  # which `support` has said
+    assert runner.examine(recipe, Evaluate(problems=3), Options()).faults == ()
+
+
 @pytest.mark.parametrize(
     ("rows", "task", "message"),
     [
@@ -178,8 +202,8 @@ def test_a_plan_sees_what_is_wrong_with_an_evaluation_set(
 ) -> None:
     """As with the task of the run, whatever that is; the message names the set, and no training problems."""
     folder = save_chat_model(tmp_path / "model", NO_SYSTEM)
-    lines = str(write_lines(tmp_path / "j.jsonl", [{"prompt": "b", "answer": "1"}]))
-    own = {"kind": kind} if kind == "chain" else {"kind": "jsonl", "train": lines, "heldout": lines}
+    lines, held = (str(write_lines(tmp_path / f"{x}.jsonl", [{"prompt": x, "answer": "1"}])) for x in ("j", "k"))
+    own = {"kind": kind} if kind == "chain" else {"kind": "jsonl", "train": lines, "heldout": held}
     recipe = made(str(folder))
     if kind != "dataset":
         recipe = Recipe.model_validate({"model": recipe.model, "task": own})

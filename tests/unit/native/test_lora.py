@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from paribus.contract import Options
+from paribus.contract import Evaluate, Options
 from paribus.errors import MissingExtra, RunnerError
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Lora, Model, Recipe
+from paribus.recipe.recipe import ChainTask, Lora, Model, Recipe
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder
 from paribus.study.fingerprint import recipe_key
@@ -170,6 +170,22 @@ def test_layers_that_are_not_there_are_named(chain_model: Path) -> None:
         Policy.load(str(chain_model), None, "float32", Lora(layers=("qkv", "v_proj")))
     policy = Policy.load(str(chain_model), None, "float32", Lora(layers=("v_proj",)))
     assert all(".v_proj." in name for name, p in policy.model.named_parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("name", ["", "tiny", "tiny_moe"])
+def test_a_plan_names_the_layers_that_are_not_there(chain_model: Path, name: str) -> None:
+    """And the one that was meant; those that are there are no fault, whichever model it is."""
+
+    def faults(*layers: str) -> tuple[str, ...]:
+        model = Model(name=name or str(chain_model), lora=Lora(layers=layers))
+        return runner.examine(Recipe(model=model, task=ChainTask()), Evaluate(), Options()).faults
+
+    (fault,) = faults("q_prj", "v_proj")
+    assert fault.startswith("`model.lora.layers`: `q_prj` is the name of no linear layer in the blocks of the model")
+    assert fault.endswith("Did you mean `q_proj`?")
+    policy = Policy.load(str(chain_model), None, "float32", Lora(layers=("q_proj", "up_proj", "down_proj")))
+    assert policy.trained
+    assert faults("q_proj", "up_proj", "down_proj") == ()
 
 
 def test_experts_keep_their_router(mixture_model: Path) -> None:

@@ -187,6 +187,18 @@ def test_a_malformed_problem_file_is_refused(tmp_path: Path, text: str) -> None:
         task_of(_files(tmp_path, text))
 
 
+def test_the_first_damaged_lines_are_named_all_at_once(tmp_path: Path) -> None:
+    """In plain words; a byte order mark is no damage."""
+    good, bad = '{"prompt": "a", "answer": "1"}\n', ["[1, 2\n", "[1]\n", '"a"\n', "3\n", "null\n", "{}\n", "x\n"]
+    with pytest.raises(ParibusError) as caught:
+        task_of(_files(tmp_path, good + "".join(bad) + good))
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[1].rpartition(":")[2] for line in lines[:-1]] == ["2", "3", "4", "5", "6"]
+    assert lines[1].endswith("train.jsonl:3: not an object with `prompt` and `answer`: this is a JSON list")
+    assert lines[-1] == f"and 2 more lines of {tmp_path / 'train.jsonl'}"
+    assert len(task_of(_files(tmp_path, "\ufeff" + good)).training(0, 1, 0, 1)) == 1
+
+
 def test_a_whole_number_of_many_digits_is_an_answer(tmp_path: Path) -> None:
     """One that no float holds is kept with all of its digits."""
     (problem,) = task_of(_files(tmp_path, f'{{"prompt": "a", "answer": {10**400}}}\n')).training(0, 1, 0, 1)
