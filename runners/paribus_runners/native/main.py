@@ -108,6 +108,7 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
             _compare_weights(folder, weights)
         grader, others = _graders(job, folder, learner, stack)
         confined = next((each.confined for each in (grader, *others.values()) if each.confined), "")
+        confined = world.gather_all(confined)[-1]  # it samples
         if world.writes and confined:
             write_json(folder.environment, about | {"rewards": confined})
         trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
@@ -124,22 +125,25 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
 def _graders(job: Job, folder: RunFolder, learner: Learner, stack: ExitStack) -> tuple[Grader, dict[str, Grader]]:
     """Return the grader of a job, and those of the evaluation sets that have problems of their own.
 
-    The files of the functions are written into the folder, as they were planned. All share one environment.
+    The files of the functions are written into the folder, as they were planned. All share one environment. A process
+    that does not sample grades nothing, so it has no workers.
     """
-    recipe, sources = job.recipe, job.options.sources
+    recipe, sources, grades = job.recipe, job.options.sources, learner.world.samples
     place, render = folder.path / "rewards", learner.policy.render
     if recipe.functions and sources and learner.world.writes:
         write_sources(sources, place)
     learner.world.gather_all(None)  # the files are there
     beside = place if recipe.functions and sources else None
-    environment = environment_of(recipe.turns, beside)
+    environment = environment_of(recipe.turns, beside) if grades else None
     if environment is not None:
         stack.enter_context(environment)
     task = task_of(recipe.task, render, columns=bool(recipe.functions))
-    grader = stack.enter_context(Grader(task, recipe.reward.functions, beside, environment))
+    grader = stack.enter_context(Grader(task, recipe.reward.functions, beside, environment, idle=not grades))
     sets = {name: each.task for name, each in job.evaluate.sets.items() if each.task is not None}
-    others = {name: task_of(own, render, columns=environment is not None) for name, own in sets.items()}
-    return grader, {name: stack.enter_context(Grader(own, environment=environment)) for name, own in others.items()}
+    others = {name: task_of(own, render, columns=recipe.turns.kind != "single") for name, own in sets.items()}
+    return grader, {
+        name: stack.enter_context(Grader(own, environment=environment, idle=not grades)) for name, own in others.items()
+    }
 
 
 def write_sources(sources: Mapping[str, str], place: Path) -> None:

@@ -125,8 +125,9 @@ class Held:
 
     def bytes_to_sample(self, recipe: Recipe) -> int:
         """Return the bytes on the device of a process that samples and does nothing else: weights and reference."""
-        reference = 0 if "reference" in recipe.compute.offload else self._reference(recipe)
-        return self.trained * of_weight(recipe.model) + self.still + reference
+        trained = self.trained * of_weight(recipe.model)  # it shares those that are not with its reference
+        here = has_reference(recipe) and "reference" not in recipe.compute.offload
+        return trained * (2 if here else 1) + self.still
 
     def shared(self, recipe: Recipe) -> bool:
         """Return whether processes share the weights."""

@@ -93,10 +93,11 @@ class ModelFiles:
         if not self.shapes:
             return []
         samplers = recipe.compute.sampling_processes
-        known = (processes,) if processes else PROCESSES if recipe.compute.sharding != "none" else ()
-        counts = [n for n in known if n > samplers] or [1 + samplers]
+        counts = (processes,) if processes else PROCESSES if recipe.compute.sharding != "none" else (1,)
+        if samplers:  # what follows is of those that train
+            counts = (max(1, processes - samplers),) if processes else counts
         several = f" of {', '.join(map(str, counts[:-1]))} or {counts[-1]} processes" if len(counts) > 1 else " process"
-        which = " that trains" if samplers else ""
+        which = f" that train{'' if len(counts) > 1 else 's'} ({samplers} more sample)" if samplers else ""
         rest = f"in each{several} of a run{which}, before activations and samples"
         here = "optimizer" not in recipe.compute.offload
         moving, beside = ("gradients and moments", "") if here else ("gradients", "; moments are in host memory")
@@ -137,8 +138,8 @@ class ModelFiles:
             return []
         sharded = recipe.compute.sharding != "none"
         samplers = recipe.compute.sampling_processes
-        count = max(processes or (PROCESSES[-1] if sharded else 1), 1 + samplers)
-        held = self._held(recipe, count)
+        count = max(processes or (PROCESSES[-1] if sharded else 1) + samplers, 1 + samplers)
+        held = self._held(recipe, count - samplers)
         shown = []
         places: tuple[tuple[Device, str], ...] = (("cuda", "a GPU"), ("cpu", "CPU cores"))
         for device, place in places:
@@ -169,7 +170,7 @@ class ModelFiles:
 
     def _held(self, recipe: Recipe, processes: int) -> Held:
         """Return what one of some processes holds."""
-        model, numbers, processes = recipe.model, self.numbers, processes - recipe.compute.sampling_processes
+        model, numbers = recipe.model, self.numbers
         if model.lora is not None:
             added, frozen = self._adapters(model.lora), FROZEN[model.dtype]
             return Held(weights=numbers, trained=added, frozen=frozen, processes=processes)

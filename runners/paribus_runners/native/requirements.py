@@ -146,7 +146,8 @@ def too_few_processes(samplers: int, processes: int) -> str:
     have = "process" if processes == 1 else "processes"
     return (
         f"`compute.sampling_processes: {samplers}` leaves none of {processes} {have} to train: set "
-        f"`resources.gpus`, or on CPUs `runner.processes`, to {samplers + 1} or more"
+        f"`resources.gpus`, or on CPUs `runner.processes`, to {samplers + 1} or more. The engine `inline` gives a run "
+        "one process, whatever `gpus` says"
     )
 
 

@@ -98,7 +98,7 @@ class Trainer:
                 return
             except Stopped:
                 if not self._stop.changed:
-                    self._boundary(progress)
+                    self._boundary(progress, alone=True)
                 raise
             step = progress.step
             values = self._evaluated(progress, values)
@@ -159,7 +159,7 @@ class Trainer:
     def _in_teams(self, progress: Progress, step: int, last: int) -> tuple[Progress, dict[str, float]]:
         """Train on a step while the other team samples up to the step ``last``; then both know what each has found."""
         world, known, values = self._world, progress.queued.steps, dict[str, float]()
-        self._stop.changed = True  # in the team that samples, too: a step ends in both teams or in none
+        self._stop.changed = world.samples  # as soon as the others may have changed theirs: a step ends in both teams
         trained, new = progress, Progress()
         if world.trains:
             trained, values = self._train_on(progress, step)
@@ -324,10 +324,16 @@ class Trainer:
         if self._world.writes:
             self._folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
 
-    def _boundary(self, progress: Progress) -> None:
-        """Save a checkpoint where one is due, or when asked to stop; in the latter case, exit."""
-        self._stop.changed = False
+    def _boundary(self, progress: Progress, *, alone: bool = False) -> None:
+        """Save a checkpoint where one is due, or when asked to stop; in the latter case, exit.
+
+        Two teams stop after the same step: one that began the next would have nothing to save. ``alone``: the others
+        may be gone.
+        """
         stop, every = self._stop.asked(), self._job.checkpoint.every or self._job.evaluate.every
+        if self._world.divided and not alone:
+            stop = any(self._world.gather_all(stop))
+        self._stop.changed = False
         self._world.phases.enter("checkpoint", progress.step)
         if stop or (progress.step > 0 and progress.step % every == 0):
             self._save(progress)

@@ -48,6 +48,7 @@ class Grader:
         functions: the reward functions by name.
         folder: where the files beside the study lie; ``None`` without any.
         environment: what answers turns of the model in these problems; the caller ends it.
+        idle: it will grade nothing, so there are no workers.
 
     Attributes:
         confined: what keeps the worker processes from writing elsewhere; empty if there are none.
@@ -62,10 +63,12 @@ class Grader:
         functions: Mapping[str, RewardFunction] | None = None,
         folder: Path | None = None,
         environment: Environment | None = None,
+        *,
+        idle: bool = False,
     ) -> None:
-        self.task, self._functions = task, dict(sorted((functions or {}).items()))
+        self.task, self._functions = task, {} if idle else dict(sorted((functions or {}).items()))
         self.environment, self._log = environment, FailureLog()
-        apart: Worker | None = getattr(task, "verifier_worker", None)
+        apart: Worker | None = None if idle else getattr(task, "verifier_worker", None)
         beside = "" if folder is None else str(folder)
         with ExitStack() as stack:
             self._verifier = None if apart is None else stack.enter_context(Pool(apart, workers()))

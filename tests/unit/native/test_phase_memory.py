@@ -114,6 +114,10 @@ def test_who_samples_holds_no_optimizer_and_who_trains_no_reference():
     assert six.bytes(moving) - six.bytes(fixed) == 600 * 2
     assert six.bytes_to_sample(plain) == 600 * 2
     assert six.bytes_to_sample(fixed) == 600 * 4
+    parts = Held(weights=1000, trained=600, inside=True, processes=2)
+    for sharding in ("none", "weights"):  # it shards nothing
+        compute = Compute(sharding=sharding, sampling_processes=1)
+        assert parts.bytes_to_sample(Recipe(compute=compute, kl=KlInLoss(beta=0.1))) == 1000 * 4 + 600 * 4
     held = Held(weights=NUMBERS_7B, trained=NUMBERS_7B, processes=6)
     peaks = [
         Phases(model=Architecture.of(QWEN_7B), held=held, recipe=each, prompt=256, device="cuda").peaks(Evaluate())

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paribus.contract import Checkpoints, Options
+from paribus.contract import Checkpoints, Job, Options
 from paribus.errors import ParibusError
 from paribus.recipe import factors as f
 from paribus.recipe.compute import Compute
@@ -27,17 +27,20 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import collect as sample
 from paribus_runners.native.runner import NativeRunner
 from paribus_runners.native.world import World
+from paribus_runners.tasks import Grader
+from paribus_runners.tasks.chain import Chain
 from support.native_runs import (
     STATES,
     changed,
     lines_of,
     same,
+    signal_after,
     stopped_and_gone_on,
     supervised,
     train_in,
     weights_of,
 )
-from support.ranks import in_ranks
+from support.ranks import ends_of_ranks, in_ranks
 from support.site import until
 
 JobFolder = Callable[..., Path]
@@ -170,6 +173,16 @@ def test_a_process_holds_what_its_team_needs(ahead: Callable[..., Recipe], tmp_p
     assert trains == {"fixed": (count, False, False), "synced": (count, True, False), "critic": (count, False, True)}
 
 
+def test_a_process_that_only_trains_has_no_workers() -> None:
+    """It grades nothing: not even a function that cannot be loaded is missed."""
+    function = f.RewardFunction(path="no_such_file.score")
+    with Grader(Chain(), {"own": function}, idle=True) as grader:
+        assert isinstance(grader.task, Chain)
+        assert grader.confined == ""
+    with pytest.raises(ParibusError):
+        Grader(Chain(), {"own": function})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "first", "then"), [("reference", 2, 2), ("surplus", 2, 2), ("reference", 2, 3)])
 def test_a_run_that_was_stopped_goes_on(
@@ -189,6 +202,53 @@ def test_a_run_that_was_stopped_goes_on(
         assert same(weights_of(on), weights_of(whole))
     for line, expected in zip(lines_of(on), lines_of(whole), strict=True):
         assert line == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_stop_that_one_process_sees_first_is_a_stop_of_all(
+    ahead: Callable[..., Recipe], job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, who: int
+) -> None:
+    """At the end of a step, so that the others begin none that they could not end."""
+    folder = job_folder(ahead(TEAMS, schedule={"steps": 10}), checkpoint=Checkpoints(every=100))
+
+    def train(here: World) -> None:
+        if here.number == who:
+            signal_after(monkeypatch, 2)
+        main.train(RunFolder(folder), Job.model_validate_json((folder / "job.json").read_bytes()), here)
+
+    assert ends_of_ranks(2, folder / "ranks", train, 1) == [75, 75]
+    assert [place.name for place in published(RunFolder(folder))] == ["step-000002"]
+
+
+@pytest.mark.slow
+def test_a_stop_before_the_updates_keeps_the_step_before(
+    ahead: Callable[..., Recipe], job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the process that trains holds then is a whole state; the rollouts that are sampled meanwhile are lost."""
+    folder = job_folder(ahead(TEAMS, schedule={"steps": 10}), checkpoint=Checkpoints(every=100))
+
+    before, collect = Learner.before, sample
+
+    def slow_before(self: Learner, recipe: Recipe, rollouts: Any) -> Any:
+        if len(lines_of(folder)) == 3:  # of the steps 0, 1 and 2
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda: self.world.while_waiting())  # type: ignore[func-returns-value]
+        return before(self, recipe, rollouts)
+
+    def late_collect(recipe: Recipe, source: Any, step: int, *more: Any) -> Any:
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return collect(recipe, source, step, *more)
+
+    monkeypatch.setattr(Learner, "before", slow_before)
+    monkeypatch.setattr(trainer, "collect", late_collect)
+
+    def train(here: World) -> None:
+        main.train(RunFolder(folder), Job.model_validate_json((folder / "job.json").read_bytes()), here)
+
+    assert ends_of_ranks(2, folder / "ranks", train, 1) == [75, 75]
+    assert [place.name for place in published(RunFolder(folder))] == ["step-000002"]
 
 
 @pytest.mark.slow
