@@ -12,6 +12,7 @@ is measured; that of the update begins when its weights have been sharded.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -170,6 +171,7 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
 def above(work: Callable[[], object]) -> int:
     """Return how many bytes the peak of the resident memory rises above what there was before."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what is free in the heap would be used again, and not count
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
     before = _kib("VmRSS")
     work()

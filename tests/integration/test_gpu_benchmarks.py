@@ -150,7 +150,7 @@ def test_a_row_that_cannot_be_measured_says_why(gpu, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_updates_have_a_speed_and_the_predicted_memory(gpu, tmp_path):
-    """MFU is a share of the measured limit; the peak is that of the plan within 20%, of the few adapters 30%."""
+    """MFU is a share of the measured limit; the peak is that of the plan within a fifth, adapters train few numbers."""
     command = [sys.executable, "-m", "gpu.update", "--tiny", "--out", str(tmp_path)]
     environment = {**os.environ, **gpu("update").RETURNS, "PYTHONPATH": str(BENCHMARKS)}  # else it starts itself again
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -163,7 +163,7 @@ def test_updates_have_a_speed_and_the_predicted_memory(gpu, tmp_path):
         assert 0 < row["mfu"] < 1.5
         assert row["tokens"] / row["seconds"] == pytest.approx(row["tokens_per_s"])
         if "host memory" not in row["name"]:  # on a CPU that is the device's
-            assert abs(row["error"]) < (0.3 if "adapters" in row["name"] else 0.2), row  # of few MB the heap keeps more
+            assert abs(row["error"]) < 0.2, row
     kept, again, adapters, half = rows
     assert half["trained"] == kept["trained"]
     assert again["measured_gib"] < kept["measured_gib"]
