@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.metrics import STEP_METRICS
+from paribus.run_folder.phases import Sign, read_signs
 from paribus_runners.native import main, runner, trainer
 from paribus_runners.native.world import World
 from support.ranks import ends_of_ranks, in_ranks
+from support.site import until
 
 TOOL = FunctionTurns(
     path="paribus_runners.tasks.tools.running_sum", marks=("?",), most=3, answer_tokens=2, timeout_s=60
@@ -132,6 +135,34 @@ def stopped_and_gone_on(
     assert read_json(on / "result.json")["status"] == "succeeded"
     assert [x["step"] for x in lines_of(on)] == [0, 1, 2, 3]
     return on, whole
+
+
+def ended(
+    folder: Path, ready: Callable[[dict[int, Sign]], bool], end: signal.Signals, who: int
+) -> tuple[dict[str, Any], list[int]]:
+    """Supervise a run of two processes, end it when both show what is ``ready``; return the report, and their ids.
+
+    SIGTERM goes to all of its processes, another signal to the one with the number ``who``.
+    """
+    pids = list[int]()
+
+    def there() -> dict[int, Sign] | None:
+        signs = read_signs(folder)
+        return signs if len(signs) == 2 and ready(signs) else None
+
+    def act() -> None:
+        signs = until(there)
+        pids.extend(sign.pid for sign in signs.values())
+        if end == signal.SIGTERM:
+            os.killpg(os.getpgid(signs[who].pid), end)
+        else:
+            os.kill(signs[who].pid, end)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    report = supervised(folder, 600.0)
+    thread.join()
+    return report, pids
 
 
 def supervised(folder: Path, grace_s: float = 1.0) -> dict[str, Any]:

@@ -98,10 +98,10 @@ class NativeRunner(RunnerBase):
             found.append(Support(feature="rollout.routing_replay", level="unsupported", reason=reason))
         found += [Support(feature="rollout.engine", level="unsupported", reason=f"{fault}.")
                   for fault in sampler_faults(recipe)]  # fmt: skip
-        teams = team_faults(recipe, options.own.get("processes"))
+        processes = options.own.get("processes")
         found += [Support(feature="compute", level="unsupported", reason=f"{fault}.")
-                  for fault in (*precision_faults(recipe), *sharding_faults(recipe), *teams,
-                                *kernel_faults(recipe, options.own.get("processes")))]  # fmt: skip
+                  for fault in (*precision_faults(recipe), *sharding_faults(recipe),
+                                *team_faults(recipe, processes), *kernel_faults(recipe, processes))]  # fmt: skip
         found += [Support(feature="model.lora", level="unsupported", reason=f"{fault}.")
                   for fault in adapter_faults(recipe)]  # fmt: skip
         found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from paribus.recipe.recipe import ChainTask, Lora, Model, Recipe
 from paribus.recipe.rollout import Rollout
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder, read_json
-from paribus.run_folder.phases import Sign, read_signs
 from paribus_runners.native import head, log_probabilities, main, requirements, update
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
@@ -31,15 +28,14 @@ from paribus_runners.native.sharded_weights import ShardedWeights, own_part
 from paribus_runners.native.world import World
 from support.native_runs import (
     changed,
+    ended,
     lines_of,
     same,
     stopped_and_gone_on,
-    supervised,
     train_in,
     weights_of,
 )
 from support.ranks import in_ranks
-from support.site import until
 
 JobFolder = Callable[..., Path]
 SHARDED = Compute(sharding="weights")
@@ -245,25 +241,8 @@ def test_a_run_ends_in_the_middle_of_an_update(recipe: Recipe, job_folder: JobFo
     long = {"steps": 10_000, "epochs": 60}
     recipe = changed(recipe, schedule=long, compute=SHARDED)
     folder = job_folder(recipe, options=Options(own={"processes": 2}), checkpoint=Checkpoints(every=1))
-    pids = list[int]()
-
-    def updating() -> dict[int, Sign] | None:
-        signs = read_signs(folder)
-        there = len(signs) == 2 and all(sign.step > 1 and sign.phase == "update" for sign in signs.values())
-        return signs if there else None
-
-    def act() -> None:
-        signs = until(updating)
-        pids.extend(sign.pid for sign in signs.values())
-        if end == signal.SIGTERM:
-            os.killpg(os.getpgid(signs[0].pid), end)
-        else:
-            os.kill(signs[1].pid, end)
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    report = supervised(folder, 600.0)
-    thread.join()
+    updating = lambda signs: all(sign.step > 1 and sign.phase == "update" for sign in signs.values())  # noqa: E731
+    report, pids = ended(folder, updating, end, 0 if end == signal.SIGTERM else 1)
     if end == signal.SIGTERM:
         assert report["do"] == "release"
         assert read_json(folder / "checkpoints" / "index.json")

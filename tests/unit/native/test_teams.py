@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +20,6 @@ from paribus.recipe.compute import Compute
 from paribus.recipe.recipe import ChainTask, Lora, Model, Recipe
 from paribus.run_folder.checkpoints import MANIFEST, published
 from paribus.run_folder.folder import RunFolder, read_json
-from paribus.run_folder.phases import Sign, read_signs
 from paribus_runners.native import main, trainer, update
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import collect as sample
@@ -32,11 +30,11 @@ from paribus_runners.tasks.chain import Chain
 from support.native_runs import (
     STATES,
     changed,
+    ended,
     lines_of,
     same,
     signal_after,
     stopped_and_gone_on,
-    supervised,
     train_in,
     weights_of,
 )
@@ -259,24 +257,8 @@ def test_a_run_ends_while_one_team_samples(
     """SIGTERM to all: both teams end the step, and a checkpoint is kept. SIGKILL to one of either team."""
     recipe = ahead(TEAMS, schedule={"steps": 10_000})
     folder = job_folder(recipe, options=Options(own={"processes": 2}), checkpoint=Checkpoints(every=10_000))
-    pids = list[int]()
-
-    def in_both() -> dict[int, Sign] | None:
-        signs = read_signs(folder)
-        return signs if len(signs) == 2 and all(sign.step > 1 for sign in signs.values()) else None
-
-    def act() -> None:
-        signs = until(in_both)
-        pids.extend(sign.pid for sign in signs.values())
-        if end == signal.SIGTERM:
-            os.killpg(os.getpgid(signs[who].pid), end)
-        else:
-            os.kill(signs[who].pid, end)
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    report = supervised(folder, 600.0)
-    thread.join()
+    both = lambda signs: all(sign.step > 1 for sign in signs.values())  # noqa: E731
+    report, pids = ended(folder, both, end, who)
     if end == signal.SIGTERM:
         assert report["do"] == "release"
         (place,) = published(RunFolder(folder))
