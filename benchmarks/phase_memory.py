@@ -151,7 +151,7 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
     architecture = Architecture.of(policy.model.config.to_dict())
     assert architecture is not None
     held = Held(weights=numbers, trained=numbers, processes=case.processes)
-    phases = Phases(model=architecture, held=held, recipe=recipe, prompt=PROMPT, device="cpu", ragged=False)
+    phases = Phases(model=architecture, held=held, recipe=recipe, prompt=PROMPT, device="cpu")
     peaks = phases.peaks(Evaluate(problems=case.prompts, samples=case.copies))
     optimizer.zero()
     shares = 0 if world is None else sum(own_part(p).numel() for p in optimizer.weights)

@@ -162,9 +162,7 @@ def predicted(case: cases.Update, numbers: int, trained: int) -> int:
     recipe = recipe_of(case, case.prompts)
     frozen = 2 if case.lora and recipe.model.dtype == "bfloat16" else 4
     held = Held(weights=numbers, trained=trained, frozen=frozen)
-    phases = Phases(
-        model=architecture, held=held, recipe=recipe, prompt=case.prompt, device=best_device().type, ragged=False
-    )
+    phases = Phases(model=architecture, held=held, recipe=recipe, prompt=case.prompt, device=best_device().type)
     return phases.peaks(Evaluate()).update
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from paribus.errors import RunnerError
+from paribus_runners.native import panels
 from paribus_runners.native.experts import Choice
 
 NAME = "paribus"
@@ -37,35 +39,106 @@ class Layout(Protocol):
 class Packing:
     """Sequences end to end in one row; those of a group begin with the same prompt tokens.
 
+    The row has each prompt once, then the responses to it. Each of these is a *segment* of the row; the sequences are
+    the responses behind their prompts, and prompts without a response.
+
     Attributes:
-        gather: [sequences * width] place in the row of each token of each sequence; repeats past the end.
-        scatter: [T] where in the gathered sequences each token of the row is computed.
-        sequences: number of sequences.
-        width: tokens of the longest sequence.
-        positions: [T] position of each token in its sequence.
+        prompt: [S] place in the row of the first token of the prompt of each segment.
+        before: [S] tokens of this prompt where the segment is a response; 0 where it is the prompt.
+        first: [S] place of the first token of the segment.
+        size: [S] tokens of the segment.
+        device: where the row is computed.
         keys: keys and values by layer, each [T, heads, size]; None if they are not kept.
         choice: which experts the tokens go to; ``None``: the routers choose.
     """
 
-    gather: Tensor
-    scatter: Tensor
-    sequences: int
-    width: int
-    positions: Tensor
+    prompt: Tensor
+    before: Tensor
+    first: Tensor
+    size: Tensor
+    device: torch.device
     keys: list[tuple[Tensor, Tensor]] | None = field(default=None, compare=False)
     choice: Choice | None = field(default=None, compare=False)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Return causal attention inside each sequence."""
-        flat = [_flat(x) for x in (q, k, v)]
         if self.keys is not None:
             self.keys.append((k[0].transpose(0, 1), v[0].transpose(0, 1)))
+        if _in_small_products(q):
+            return panels.attend(q, k, v, self._panels(q.shape[1], k.shape[1]), scale)
+        flat = [_flat(x) for x in (q, k, v)]
         size = q.shape[-1]
-        shape = (self.sequences, self.width, -1, size)
-        qs, ks, vs = (F.embedding(self.gather, x).view(shape).transpose(1, 2) for x in flat)
+        shape = (-1, self.width, q.shape[1], size), (-1, self.width, k.shape[1], size)
+        qs, ks, vs = (
+            F.embedding(self.gather, x).view(to).transpose(1, 2)
+            for x, to in zip(flat, (shape[0], shape[1], shape[1]), strict=True)
+        )
         out = F.scaled_dot_product_attention(qs, ks, vs, is_causal=True, scale=scale, enable_gqa=_grouped(q, k))
-        out = out.transpose(1, 2).reshape(self.sequences * self.width, -1)
+        out = out.transpose(1, 2).reshape(len(self.gather), -1)
         return F.embedding(self.scatter, out).view(1, len(self.scatter), -1, size)
+
+    @cached_property
+    def width(self) -> int:
+        """Tokens of the longest sequence."""
+        return int((self.before + self.size).max())
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[T] position of each token in its sequence."""
+        return (self.before.repeat_interleave(self.size) + self._inside).to(self.device)
+
+    @cached_property
+    def gather(self) -> Tensor:
+        """[sequences * width] place in the row of each token of each sequence; repeats past the end."""
+        return self._tokens(self._ends.nonzero().squeeze(1), self.width).flatten().to(self.device)
+
+    @cached_property
+    def scatter(self) -> Tensor:
+        """[T] where in the gathered sequences each token of the row is computed: a prompt in the first of its group."""
+        sequence = self._ends.cumsum(0) - self._ends.long()
+        row = sequence.repeat_interleave(self.size).to(self.device)
+        return row * self.width + self.positions
+
+    @property
+    def _inside(self) -> Tensor:
+        """[T] place of each token in its segment."""
+        return torch.arange(int(self.size.sum())) - self.first.repeat_interleave(self.size)
+
+    @property
+    def _ends(self) -> Tensor:
+        """[S] whether a sequence ends with the segment."""
+        alone = torch.ones_like(self.before, dtype=torch.bool)
+        alone[:-1] = self.before[1:] == 0
+        return (self.before > 0) | alone
+
+    def _tokens(self, segments: Tensor, width: int) -> Tensor:
+        """Return [n, width] the place of each token of the sequences up to some segments; repeats past the end."""
+        column, before = torch.arange(width), self.before[segments, None]
+        own = self.first[segments, None] + torch.minimum(column - before, self.size[segments, None] - 1)
+        return torch.where(column < before, self.prompt[segments, None] + column, own)
+
+    @cached_property
+    def _tables(self) -> list[panels.Table]:
+        """All segments in tables of those that are about as long; prompts apart from responses."""
+        ends, found = self.before + self.size, list[panels.Table]()
+        for kind in (self.before == 0, self.before > 0):
+            left = kind.nonzero().squeeze(1)
+            left = left[ends[left].argsort(descending=True, stable=True)]
+            while len(left):
+                longest = int(ends[left[0]])
+                here, left = left.tensor_split([int((2 * ends[left] > longest).sum())])
+                found.append(panels.Table(self._tokens(here, longest), self.before[here], ends[here]))
+        return found
+
+    def _panels(self, heads: int, key_heads: int) -> panels.Panels:
+        """Return the panels of the row; all layers of a model share them."""
+        if (heads, key_heads) not in self._made:
+            self._made[heads, key_heads] = panels.Panels.of(self._tables, heads, key_heads)
+        return self._made[heads, key_heads]
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, int], panels.Panels]:
+        return {}
 
 
 class KeyCache:
@@ -79,7 +152,7 @@ class KeyCache:
 
     def __init__(self, prefill: Packing, lengths: Sequence[int], copies: int, room: int) -> None:
         assert prefill.keys is not None
-        device = prefill.gather.device
+        device = prefill.device
         self.width = max(lengths)
         ends = torch.tensor(lengths, device=device).cumsum(0)
         columns = torch.arange(self.width, device=device)
@@ -98,10 +171,22 @@ class KeyCache:
         out[:, :, : self.width] = filled.transpose(1, 2)
         return out
 
-    def keep(self, rows: Tensor) -> None:
-        """Drop all sequences but ``rows``."""
-        self._keys = [(k.index_select(0, rows), v.index_select(0, rows)) for k, v in self._keys]
-        self._mask = None if self._mask is None else self._mask.index_select(0, rows)
+    def keep(self, rows: Tensor) -> Tensor:
+        """Drop all sequences but ``rows``, ascending; return these in the order in which they stand from now on.
+
+        The last ones move to where others are dropped. All others stay where they are: copies of a long cache would
+        take more time than what is computed with it.
+        """
+        order = torch.arange(len(rows), device=rows.device)
+        stay = rows[rows < len(rows)]
+        free = torch.ones_like(order, dtype=torch.bool).index_fill_(0, stay, False).nonzero().squeeze(1)
+        moved = rows[len(stay) :]
+        order[free] = moved
+        for filled in (x[:, :, : self.width] for pair in self._keys for x in pair):
+            filled.index_copy_(0, free, filled.index_select(0, moved))
+        self._keys = [(k[: len(rows)], v[: len(rows)]) for k, v in self._keys]
+        self._mask = None if self._mask is None else self._mask.index_select(0, order)
+        return order
 
     def advance(self) -> None:
         """Make room for one more token of each sequence; call before each pass."""
@@ -117,7 +202,7 @@ class KeyCache:
         seen = keys[:, :, : self.width], values[:, :, : self.width]
         mask = None if self._mask is None else self._mask[:, None, None]
         q = q[0].transpose(0, 1).unsqueeze(2)
-        if q.device.type == "cpu" and q.dtype == torch.float32:
+        if _in_small_products(q):
             out = _attend_one(q, *seen, mask, scale)
         else:
             out = F.scaled_dot_product_attention(q, *seen, mask, scale=scale, enable_gqa=_grouped(q, seen[0]))
@@ -147,25 +232,24 @@ def pack(
         device: where the index tensors go.
         keep_keys: keep keys and values of each layer, for a :class:`KeyCache`.
     """
-    width = max(p + max(g, default=0) for p, g in zip(prompts, groups, strict=True))
-    gather: list[int] = []
-    scatter: list[int] = []
-    positions: list[int] = []
-    row = place = 0
+    of_prompt: list[int] = []
+    before: list[int] = []
+    size: list[int] = []
+    place = 0
     for prompt, group in zip(prompts, groups, strict=True):
-        start = place
-        scatter += range(row * width, row * width + prompt)
-        positions += range(prompt)
-        place += prompt
-        for response in group or (0,):
-            line = [*range(start, start + prompt), *range(place, place + response)]
-            gather += line + line[-1:] * (width - len(line))
-            scatter += range(row * width + prompt, row * width + prompt + response)
-            positions += range(prompt, prompt + response)
-            place += response
-            row += 1
-    index = [torch.tensor(x, device=device) for x in (gather, scatter, positions)]
-    return Packing(index[0], index[1], row, width, index[2], [] if keep_keys else None)
+        of_prompt += [place] * (1 + len(group))
+        before += [0, *[prompt] * len(group)]
+        size += [prompt, *group]
+        place += prompt + sum(group)
+    sizes = torch.tensor(size)
+    return Packing(
+        torch.tensor(of_prompt),
+        torch.tensor(before),
+        sizes.cumsum(0) - sizes,
+        sizes,
+        device,
+        [] if keep_keys else None,
+    )
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -175,6 +259,11 @@ def _flat(x: Tensor) -> Tensor:
 
 def _grouped(q: Tensor, k: Tensor) -> bool:
     return q.shape[1] != k.shape[1]
+
+
+def _in_small_products(q: Tensor) -> bool:
+    """Return whether batches of small matrix products are faster here than a fused kernel."""
+    return q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
 
 
 def _attention(

@@ -19,7 +19,7 @@ from typing import Any
 
 from paribus.contract import files_in, input_hash
 from paribus.errors import ParibusError
-from paribus.recipe.analysis.facts import corrected_by_the_update, other_reference
+from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
 from paribus.study.sources import not_python
 from paribus_runners.native.requirements import of_sampler
@@ -47,29 +47,16 @@ NO_NUMBERS = frozenset(
     }
 )
 """Files that no number of a run depends on, unless its recipe names a function of theirs: :func:`data` hashes it."""
-AT_ONCE = 512
-"""Responses that the sampler ``torch`` samples at once on a CPU; a round of no more is sampled whole."""
 KINDS = ("chain", "search", "jsonl", "dataset")
 
 
 def code(recipe: Recipe) -> str:
     """Return a hash of the source that trains, verifies and evaluates.
 
-    Recipes whose numbers a change moved, while all others kept theirs, have a hash of their own. The version of vLLM
-    counts where it samples: other versions draw other tokens from the same seeds.
+    The version of vLLM counts where it samples: other versions draw other tokens from the same seeds.
     """
-    moved = []
-    if recipe.token_weight.kind == "top_entropy":
-        moved.append("top_entropy: exactly its fraction, the earlier of equal tokens")
-    if recipe.model.name not in MODELS:
-        moved.append("logits of large vocabularies in chunks, gradients of several passes in place: other rounding")
-    if corrected_by_the_update(recipe):
-        moved.append("correction: from the forward pass of the only update, which rounds differently")
-    schedule = recipe.schedule
-    if recipe.filter.kind in ("refill", "refill_async") and schedule.prompts_per_step * schedule.group_size > AT_ONCE:
-        moved.append("refill: a round ends where it has enough groups")
-    moved += [f"{package} {found}" for package, found in of_sampler(recipe.rollout).items()]
-    return fingerprint_of([recorded("code"), *moved]) if moved else recorded("code")
+    versions = [f"{package} {found}" for package, found in of_sampler(recipe.rollout).items()]
+    return fingerprint_of([recorded("code"), *versions]) if versions else recorded("code")
 
 
 def data(recipe: Recipe, sources: Mapping[str, str] | None = None) -> str:

@@ -209,7 +209,6 @@ class Phases:
         recipe: the recipe.
         prompt: tokens of the longest prompt.
         device: where it trains.
-        ragged: responses end at different times, so that the cache is copied when a quarter of them has ended.
     """
 
     model: Architecture
@@ -217,7 +216,6 @@ class Phases:
     recipe: Recipe
     prompt: int
     device: Device
-    ragged: bool = True
 
     @property
     def width(self) -> int:
@@ -246,14 +244,13 @@ class Phases:
         )
 
     def sampling(self, prompts: int, copies: int, room: int) -> int:
-        """Return the bytes of the cache, of what is copied of it when a quarter has ended, and of a draw."""
+        """Return the bytes of the cache, and of its making or a draw."""
         together = min(prompts, max(1, ROWS[self.device] // copies))
         m, rows = self.model, together * copies
         token = m.layers * 2 * m.keys * self.width
         cache = rows * (self.prompt + room) * token
         draw = min(rows, self._rows()) * m.vocabulary * DRAW
-        copied = cache * 3 // 4 if self.ragged else 0
-        return cache + max(together * self.prompt * token, copied, draw) + self._autocast()
+        return cache + max(together * self.prompt * token, draw) + self._autocast()
 
     def scoring(self, tokens: int) -> int:
         """Return the bytes of a pass over so many tokens that keeps nothing."""
@@ -304,16 +301,18 @@ class Phases:
         """Return the bytes that autograd keeps of one block.
 
         Twice a norm's input, its quotient and what the products take; queries, keys, values and output of the
-        attention, by sequence; what the output layer takes; four tensors of the MLP.
+        attention; what the output layer takes; four tensors of the MLP.
         """
         m, w = self.model, self.width
         copies = 3 if w == FULL else 4 + 4 / 2.5  # casts of what three and two products take
         norms = 2 * m.hidden * (FULL * 3 if w == FULL else int(2 * FULL + w * copies / 2))
         rest = m.hidden * w + 4 * m.inner * w
-        return tokens * (norms + rest) + self._padded(tokens) * (2 * m.queries + 2 * m.keys) * w
+        return tokens * (norms + rest) + self._attended(tokens) * (2 * m.queries + 2 * m.keys) * w
 
-    def _padded(self, tokens: int) -> int:
-        """Return the tokens of a pass if each sequence has its own prompt."""
+    def _attended(self, tokens: int) -> int:
+        """Return for how many tokens attention keeps tensors: by sequence unless it works in panels."""
+        if self.device == "cpu" and self.width == FULL:
+            return tokens
         schedule = self.recipe.schedule
         group = self.prompt + schedule.group_size * schedule.max_new_tokens
         return tokens * schedule.group_size * (self.prompt + schedule.max_new_tokens) // group

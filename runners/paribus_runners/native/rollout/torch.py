@@ -123,9 +123,8 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
         if left == 0 or t + 1 == room:
             break
         if left <= (1 - EVICT) * len(rows):
-            keep = alive.nonzero().squeeze(1)
-            rows, alive, token = rows[keep], alive[keep], token[keep]
-            cache.keep(keep)
+            order = cache.keep(alive.nonzero().squeeze(1))
+            rows, alive, token = rows[order], alive[order], token[order]
         cache.advance()
         hidden = _next(policy, token, positions[rows] + t, cache, rows, recorder)
         drawn = _draw(head, hidden, uniforms[rows, t + 1], requests)
@@ -225,8 +224,8 @@ def _sample_turns(
         if not left:
             return _of_rows(every, _in_order(supports) if supports else None, recorder)
         if len(left) <= (1 - EVICT) * len(rows):
-            cache.keep(torch.tensor([k for k, i in enumerate(rows) if not every[i].over], device=policy.device))
-            rows = left
+            order = cache.keep(torch.tensor([k for k, i in enumerate(rows) if not every[i].over], device=policy.device))
+            rows = [rows[k] for k in order.tolist()]
         cache.advance()
         among = torch.tensor(rows, device=policy.device)
         token = torch.tensor([every[i].whole[-1] for i in rows], device=policy.device)
