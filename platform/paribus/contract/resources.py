@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from paribus.yaml_file.messages import WrongPart
+
 LEAST = 0.01
 """The smallest part of a GPU that a run can hold."""
 
@@ -35,11 +37,12 @@ class Resources(BaseModel):
 
     @model_validator(mode="after")
     def _equal_parts(self) -> Resources:
-        for what, amount in (("GPUs", self.gpus), ("CPU cores", self.cpus)):
+        for part, what, amount in (("gpus", "GPUs", self.gpus), ("cpus", "CPU cores", self.cpus)):
             if self.nodes > 1 and amount is not None and amount % self.nodes:
-                raise ValueError(
+                raise WrongPart(
                     f"{amount:g} {what} cannot be dealt out equally to {self.nodes} nodes: `gpus` and `cpus` are those "
-                    f"of all nodes together, so write multiples of {self.nodes}"
+                    f"of all nodes together, so write multiples of {self.nodes}",
+                    part,
                 )
         return self
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from paribus.yaml_file.messages import WrongPart
+
 RULE_NAME = r"^[a-z][a-z0-9_]*$"
 
 
@@ -101,7 +103,9 @@ class HealthRule(_Part):
     def _windows_apart(self) -> HealthRule:
         over = getattr(self.test, "over", None)
         if over is not None and over < 2 * self.window:
-            raise ValueError(f"`over: {over}` must be at least twice the window of {self.window} points")
+            least = 2 * self.window
+            message = f"must be at least twice the window of {self.window} points, so {least} or more, and {over} is not"
+            raise WrongPart(message, "test", "over")
         return self
 
 

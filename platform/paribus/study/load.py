@@ -166,6 +166,7 @@ def load_document(document: Document, folder: Path, *, installed: bool = False) 
     faults += wrong
     recipes: Recipes[Draft] = Recipes()
     rules: Rules = ()
+    in_rules: list[Problem] = []
     of_path: PathTricks | None = None
     if study is not None:
         followed = follow(study)
@@ -175,13 +176,13 @@ def load_document(document: Document, folder: Path, *, installed: bool = False) 
         meaning, recipes = _resolved(followed, defined, installed=installed, lost=lost)
         replaced = study.base.preset != _mapping(raw.get("base")).get("preset")  # and reported
         faults += [fault for fault in meaning if not (replaced and fault.place == ("base", "preset"))]
-        rules, wrong = rules_beside(folder, study.health.rules)
+        rules, wrong, in_rules = rules_beside(folder, study.health.rules)
         faults += wrong
     known = {
         (p.file, p.line, p.column) for p in document.problems
     }  # what stands there has no meaning that could be wrong
     meant = (fault.problem(root) for fault in faults)
-    problems = {*document.problems, *(p for p in meant if (p.file, p.line, p.column) not in known)}
+    problems = {*document.problems, *in_rules, *(p for p in meant if (p.file, p.line, p.column) not in known)}
     if study is None or problems:
         raise StudyFileError(file, problems)
     return _loaded(study, passthrough, recipes, file, root, folder, rules, of_path)
@@ -195,9 +196,9 @@ def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) ->
     """
     followed = follow(study)
     faults, recipes = _resolved(followed, tuple(followed.study.tricks), installed=False)
-    rules, wrong = rules_beside(Path(), study.health.rules)
-    if faults or wrong:
-        raise StudyFileError(study.study, {fault.problem(None) for fault in (*faults, *wrong)})
+    rules, wrong, in_rules = rules_beside(Path(), study.health.rules)
+    if faults or wrong or in_rules:
+        raise StudyFileError(study.study, {*in_rules, *(fault.problem(None) for fault in (*faults, *wrong))})
     return _loaded(followed.study, passthrough or {}, recipes, study.study, None, Path(), rules, followed.path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paribus.contract.rule import RULE_NAME, HealthRule, OwnRule, Rules
-from paribus.errors import ParibusError, StudyFileError, did_you_mean
+from paribus.errors import ParibusError, Problem, StudyFileError, did_you_mean
 from paribus.recipe.patch import read_patch
 from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS, find_metric
 from paribus.study.spec import DETECTORS
@@ -83,8 +84,8 @@ def find_installed(name: str) -> EntryPoint:
     return entries[name]
 
 
-def rules_beside(folder: Path, names: Sequence[str]) -> tuple[Rules, list[Fault]]:
-    """Return the rules that a study names, and what is wrong with the names and in the files.
+def rules_beside(folder: Path, names: Sequence[str]) -> tuple[Rules, list[Fault], list[Problem]]:
+    """Return the rules that a study names, what is wrong with the names, and what is wrong in the files.
 
     Args:
         folder: the study's folder.
@@ -92,18 +93,24 @@ def rules_beside(folder: Path, names: Sequence[str]) -> tuple[Rules, list[Fault]
     """
     found: dict[str, OwnRule] = {}
     faults: list[Fault] = []
+    problems: list[Problem] = []
     for k, name in enumerate(names):
         place = ("health", "rules", k)
         try:
             rule = find_rule(name, folder)
-        except ParibusError as error:  # of a file: a line for each problem, with its place there
-            faults += [Fault(place=place, message=line) for line in str(error).splitlines()]
+        except StudyFileError as error:
+            problems += [replace(p, file=p.file or error.file) for p in error.problems if p.line]
+            unread = [p.message for p in error.problems if not p.line]  # the study names a file that can't be read
+            faults += [Fault(place=place, message=f"{error.file}: {message}") for message in unread]
+            continue
+        except ParibusError as error:
+            faults.append(Fault(place=place, message=str(error)))
             continue
         own = rule if isinstance(rule, str) else rule.name
         if own in found:
             faults.append(Fault(place=place, message=f"`{own}` is the name of another rule of this study: change one"))
         found[own] = rule
-    return tuple(found.values()), faults
+    return tuple(found.values()), faults, problems
 
 
 def unknown_metric(name: str) -> str:

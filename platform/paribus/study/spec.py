@@ -14,6 +14,7 @@ from paribus.contract import STUDY_NAME, Checkpoints, Evaluate, Resources, Study
 from paribus.recipe.factors import Fraction
 from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, shares
 from paribus.stats.pairing import Pairing
+from paribus.yaml_file.messages import WrongPart
 
 WARNING_CODES = (
     "approximate", "confounded", "context", "cost", "end_of_turn", "evaluation_cost", "few_evaluations",
@@ -192,7 +193,9 @@ class Range(Part):
     @model_validator(mode="after")
     def _ordered(self) -> Range:
         if not self.low < self.high or (self.log and self.low <= 0):
-            raise ValueError("`low` must be below `high`, and above 0 with `log: true`")
+            wrong = "low" if self.log and self.low <= 0 else "high"
+            message = f"`low` must be below `high`, and above 0 with `log: true`; here are {self.low:g} and {self.high:g}"
+            raise WrongPart(message, wrong)
         return self
 
 
@@ -273,15 +276,20 @@ class Seeds(Part):
         if not given:
             return self
         if missing or "n" in self.model_fields_set:
-            lacking = f"`{missing[0]}` is missing" if missing else "`n` and `min` exclude each other"
-            raise ValueError(f"seeds that are added need `min`, `max` and `until`, and no `n`: {lacking}")
+            wrong = [f"{' and '.join(f'`{name}`' for name in missing)} {'is' if len(missing) == 1 else 'are'} missing"]
+            wrong = [*(wrong if missing else ()), *(["`n` is there"] if "n" in self.model_fields_set else ())]
+            message = f"seeds that are added need `min`, `max` and `until`, and no `n`: {', and '.join(wrong)}"
+            raise WrongPart(message, "n" if "n" in self.model_fields_set else given[0])
         at = self.at
         if list(at) != sorted(set(at)) or len(at) < 2 or (at[0], at[-1]) != (self.min, self.max):
-            raise ValueError("`looks` must rise from `min` to `max`")
+            at_looks = self.looks is not None
+            message = "`looks` must rise from `min` to `max`" if at_looks else "`max` must be above `min`"
+            raise WrongPart(message, "looks" if at_looks else "max")
         if shares(at, self.spending or "obrien_fleming")[0] < LEAST_SHARE:
-            raise ValueError(
+            raise WrongPart(
                 f"a look at {at[0]} of {at[-1]} seeds may use next to nothing of the error rate with `obrien_fleming`, "
-                "and can decide nothing: begin with more seeds, or choose `spending: pocock`"
+                "and can decide nothing: begin with more seeds, or choose `spending: pocock`",
+                "looks" if self.looks else "min",
             )
         return self
 
@@ -331,7 +339,9 @@ class RunHours(Part):
     @model_validator(mode="after")
     def _ordered(self) -> RunHours:
         if not self.low <= self.expected <= self.high:
-            raise ValueError("`low`, `expected` and `high` must stand in this order of size")
+            wrong = "expected" if self.low > self.expected else "high"
+            given = f"{self.low:g}, {self.expected:g} and {self.high:g}"
+            raise WrongPart(f"`low`, `expected` and `high` must stand in this order of size, and {given} do not", wrong)
         return self
 
 

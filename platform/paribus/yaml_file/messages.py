@@ -21,6 +21,19 @@ _WORDS = {"no": "false", "off": "false", "n": "false", "yes": "true", "on": "tru
 _BOUNDS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
 
 
+class WrongPart(ValueError):
+    """What a validator has against one part of the values that it checks together; the place is that part's.
+
+    Args:
+        message: what is wrong and what is allowed.
+        at: keys that lead from these values to the part.
+    """
+
+    def __init__(self, message: str, *at: str) -> None:
+        super().__init__(message)
+        self.at = at
+
+
 def number_or(value: Any) -> Any:
     """Return the number that a text such as ``1e-4`` is, where a number is expected; anything else unchanged.
 
@@ -110,7 +123,10 @@ def shown(value: object) -> str:
 
 
 def plain_location(error: ErrorDetails, raw: object) -> tuple[str | int, ...]:
-    """Return the path of an error in the values as given: pydantic's path without the names of union members."""
+    """Return the path of an error in the values as given: pydantic's path without the names of union members.
+
+    It goes on to the part that a :class:`WrongPart` names.
+    """
     path: list[str | int] = []
     node: Any = raw
     for part in error["loc"]:
@@ -123,7 +139,8 @@ def plain_location(error: ErrorDetails, raw: object) -> tuple[str | int, ...]:
             node = node[part]
         else:
             node = None
-    return tuple(path)
+    cause = error.get("ctx", {}).get("error")
+    return (*path, *cause.at) if isinstance(cause, WrongPart) else tuple(path)
 
 
 def split_errors(error: ValidationError) -> list[ErrorDetails]:

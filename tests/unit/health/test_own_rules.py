@@ -163,7 +163,7 @@ def test_every_mistake_has_its_place(tmp_path):
     ("change", "place", "says"),
     [
         ("name: length_doubles\n", "name: truncation\n", "2:7: name: `truncation` is a detector of Paribus"),
-        ("over: 50", "over: 19", "must be at least twice the window of 10 points"),
+        ("over: 50", "over: 19", "4:38: test.over: must be at least twice the window of 10 points, so 20 or more"),
         ("length.rule", "lenght.rule", "6:39: remedy.patch.lenght.rule: "),
         ("kind: grows", "kind: grow", "Did you mean `grows`?"),
         ("kind: grows, ", "", "a test needs a `kind`"),

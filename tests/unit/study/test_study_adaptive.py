@@ -34,11 +34,14 @@ def load(tmp_path):
 @pytest.mark.parametrize(
     ("seeds", "message"),
     [
-        ("{min: 3, max: 8}", r":6:8: seeds: .*`until` is missing"),
-        ("{min: 3, max: 8, until: decided, n: 3}", r":6:8: seeds: .*`n` and `min` exclude each other"),
-        ("{min: 3, max: 8, until: decided, looks: [3, 5]}", r":6:8: seeds: `looks` must rise from `min` to `max`"),
+        ("{min: 3, max: 8}", r":6:14: seeds.min: .*`until` is missing$"),
+        ("{min: 3}", r":6:14: seeds.min: .*`max` and `until` are missing$"),
+        ("{min: 3, max: 8, until: decided, n: 3}", r":6:44: seeds.n: .*no `n`: `n` is there$"),
+        ("{min: 3, max: 8, n: 3}", r":6:28: seeds.n: .*`until` is missing, and `n` is there$"),
+        ("{min: 8, max: 4, until: decided}", r":6:22: seeds.max: `max` must be above `min`"),
+        ("{min: 3, max: 8, until: decided, looks: [3, 5]}", r":6:48: seeds.looks: `looks` must rise from `min` to"),
         ("{min: 3, max: 8, until: decided, looks: [3, 8, 5, 8]}", r"`looks` must rise"),
-        ("{min: 3, max: 40, until: decided}", r":6:8: seeds: a look at 3 of 40 seeds .* `spending: pocock`"),
+        ("{min: 3, max: 40, until: decided}", r":6:14: seeds.min: a look at 3 of 40 seeds .* `spending: pocock`"),
         ("{min: 2, max: 8, until: decided}", r":6:14: seeds.min: must be >= 3"),
         ("{min: 3, max: 8, until: sure}", r":6:32: seeds.until: `sure` is not allowed: write `decided`, or"),
         ("{min: 3, max: 8, until: {width: 0}}", r":6:40: seeds.until.width: must be > 0"),

@@ -65,6 +65,34 @@ def test_a_mistake_in_an_included_file_has_its_place_there(study: Path) -> None:
     assert "parts/base.yaml:6:1: the key `seeds` appears twice" in fault(study)
 
 
+IN_TWO_FILES = [
+    ("seeds: {min: 3, max: 8, until: decided, looks: [3, 9]}", "seeds: {paired: false}", "base.yaml:2:48: seeds.looks: "),
+    ("seeds: {min: 3, max: 8}", "seeds: {n: 3}", "study.yaml:3:12: seeds.n: "),
+    ("budget: {prior: {low: 1.0, expected: 0.5, high: 3.0}}", "budget: {rows: 9}", "base.yaml:2:38: budget.prior.expected: "),
+    ("budget: {prior: {low: 1.0, expected: 2.0, high: 3.0}}", "budget: {prior: {high: 1.5}}",
+     "study.yaml:3:24: budget.prior.high: "),
+    ("resources: {gpus: 3}", "resources: {nodes: 2}", "base.yaml:2:19: resources.gpus: "),
+    ("designs: {t: {kind: search, trials: 4, over: {clip.high: {low: 0.1, high: 0.3}}}}",
+     "designs: {t: {over: {clip.high: {low: 0.5}}}}", "base.yaml:2:75: designs.t.over.clip.high.high: "),
+    ("designs: {g: {kind: grid, over: {clip.high: [0.2, 0.2]}}}", "designs: {g: {over: {clip.low: [0.1]}}}",
+     "base.yaml:2:51: designs.g.over.clip.high.2: the value 0.2 appears twice"),
+    ("designs: {g: {kind: grid, over: {clip.hihg: [0.2]}}}", "designs: {g: {over: {clip.low: [0.1]}}}",
+     "base.yaml:2:34: designs.g.over.clip.hihg: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("included", "own", "line"), IN_TWO_FILES)
+def test_a_mistake_in_a_section_of_two_files_has_the_place_of_its_part(
+    study: Path, included: str, own: str, line: str
+) -> None:
+    """The part that is wrong names the file, whichever of the two begins the section."""
+    rest = "base: {preset: grpo, set: {kl: off}}\ntricks: {wide: {clip.high: 0.28}}\ndesigns: {solo: {kind: add_one}}\n"
+    (study.parent / "rest.yaml").write_text(rest)
+    (study.parent / "base.yaml").write_text(f"include: rest.yaml\n{included}\n")
+    study.write_text(f"include: base.yaml\nstudy: composed\n{own}\n")
+    assert fault(study).startswith(line)
+
+
 @pytest.mark.parametrize(
     ("included", "message"),
     [

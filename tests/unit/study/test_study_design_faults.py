@@ -82,7 +82,7 @@ CASES = {
     ),
     "a prior upside down": (
         "  d: {kind: factorial}\nbudget: {prior: {low: 2.0, expected: 1.0, high: 3.0}}",
-        "6:17: budget.prior: `low`, `expected` and `high` must stand in this order of size",
+        "6:38: budget.prior.expected: `low`, `expected` and `high` must stand in this order of size, and 2, 1 and 3 do not",
     ),
     "a rule for pairs without pairs": (
         "  d: {kind: add_one}\nseeds: {paired: false}\nreport: {pairing: where_it_helps}",

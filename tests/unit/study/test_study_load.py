@@ -105,7 +105,7 @@ def test_a_learning_rate_is_the_models_own(read: Read) -> None:
         (HEAD + ONE + "resources: {gpus: 1, gpu_memory_gib: 20}\n",
          "study.yaml:4:22: resources.gpu_memory_gib: write a fraction of a GPU instead, e.g. "),
         (HEAD + ONE + "resources: {gpus: 15, nodes: 2}\n",
-         "study.yaml:4:12: resources: 15 GPUs cannot be dealt out equally to 2 nodes: `gpus` and `cpus` are"),
+         "study.yaml:4:19: resources.gpus: 15 GPUs cannot be dealt out equally to 2 nodes: `gpus` and `cpus` are"),
         (HEAD + ONE + "resources: {gpu: 1}\n",
          "study.yaml:4:13: resources.gpu: unknown key `gpu`. Did you mean `gpus`? Allowed: `gpus`, `cpus`, `nodes`."),
         (HEAD + ONE + "checkpoint: 20\n",
@@ -397,14 +397,16 @@ def test_rules_beside_the_study_are_read_whole(read: Read, tmp_path: Path) -> No
 
 
 def test_what_is_wrong_with_rules_is_listed_with_the_rest(read: Read, tmp_path: Path) -> None:
-    """Each mistake of a rule file with its place there, beside those of the study."""
+    """Each mistake of a rule file at its own place in that file, beside those of the study."""
     (tmp_path / "long.yaml").write_text(RULE)
     (tmp_path / "bad.yaml").write_text(RULE.replace("length_mean", "lenght").replace("warn", "red"))
     said = lines(
         read, HEAD + ONE + "seeds: {n: 0}\nhealth: {rules: [long.yaml, bad.yaml, long.yaml, away.yaml, mine]}\n"
     )
-    places = [line.split(": ")[0] for line in said]
-    assert places == [f"study.yaml:{x}" for x in ("4:12", "5:29", "5:29", "5:39", "5:50", "5:61")]
-    words = ("bad.yaml:2:9: metric: ", "bad.yaml:4:8: level: ", "`long` is the name of another", "away.yaml: cannot be")
-    for line, word in zip(said[1:], (*words, "no package brings a detector `mine`"), strict=True):
+    in_study, in_rules = ("4:12", "5:39", "5:50", "5:61"), ("2:9", "4:8")
+    assert [line.split(": ")[0] for line in said] == [
+        *(f"study.yaml:{x}" for x in in_study), *(f"bad.yaml:{x}" for x in in_rules),
+    ]  # fmt: skip
+    words = ("must be >= 1", "`long` is the name of another", "away.yaml: cannot be", "no package brings a detector `mine`")
+    for line, word in zip(said, (*words, "metric: ", "level: "), strict=True):
         assert word in line

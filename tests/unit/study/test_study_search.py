@@ -166,7 +166,7 @@ def test_another_seed_or_sampler_tries_something_else(blocks):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("low: 0.2, high: 0.4", "low: 0.4, high: 0.2", r"clip.high: `low` must be below `high`"),
+        ("low: 0.2, high: 0.4", "low: 0.4, high: 0.2", r"clip.high.high: `low` must be below `high`"),
         ("low: 0.2,", "low: -0.2,", r":8:94: designs.lr.over.clip.high.low: .*must be"),
         ("clip.high: {", "clip.hihg: {", r":8:77: designs.lr.over.clip.hihg: .*Did you mean `high`"),
         ("clip.high: {", "schedule.steps: {", r"schedule.steps.low: expects a whole number"),
