@@ -87,11 +87,14 @@ class Examination:
         warnings: codes and messages; a code is one of :data:`paribus.study.spec.WARNING_CODES`, so that a study can
             allow it.
         faults: what would end every run, each with its place and the remedy. Such a plan is shown, but not run.
+        problems: number of training problems, of which a step with more prompts would repeat some; ``None``: the task
+            has new ones without end, the number is not known, or such a step cannot be.
     """
 
     facts: tuple[str, ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()
     faults: tuple[str, ...] = ()
+    problems: int | None = None
 
 
 class Runner(Protocol):

@@ -125,7 +125,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner, models: Models | None = None
     unread: dict[str, None] = dict.fromkeys(stages.faults)
     support = {key: tuple(runner.support(recipe, options)) for key, recipe in stages.recipes.items()}
     arms = tuple(_examined(arm, runner, loaded, support[arm.key], unread) for arm in distinct)
-    seen = _seen(stages.recipes.values(), runner, study.evaluate, options)
+    seen, problems = _seen(stages.recipes, runner, study.evaluate, options)
     unread |= dict.fromkeys(seen.faults)
     runs = tuple(_runs(study, options, arms, seeds_of, stages.of))
     first = at[0] * len(arms)
@@ -158,6 +158,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner, models: Models | None = None
             recipes={arm_key(recipe): recipe for _, recipe in (*loaded.rows, *loaded.alone)},
             samples_itself=lambda recipe: runner.requirements(recipe, options).samples_with_training_code,
             seen=seen.warnings,
+            problems=problems,
         ),
         preset=study.base.preset,
         margin=study.margin,
@@ -179,13 +180,19 @@ def draft_plan(loaded: LoadedStudy, runner: Runner, models: Models | None = None
         unsupported=_unsupported(plan, runner, support),
         unread=tuple(unread),
         facts=(*stages.facts, *seen.facts),
-        native={
-            arm.key: found
-            for arm in arms
-            if all(s.level != "unsupported" for s in support[arm.key])
-            and (found := runner.native_options(stages.recipes[arm.key], options))
-        },
+        native=_native(stages.recipes, support, runner, options),
     )
+
+
+def _native(
+    recipes: Mapping[str, Recipe], support: Mapping[str, Sequence[Support]], runner: Runner, options: Options
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the training library's own options of each arm that can be trained, by its key."""
+    return {
+        key: found
+        for key, recipe in recipes.items()
+        if all(s.level != "unsupported" for s in support[key]) and (found := runner.native_options(recipe, options))
+    }
 
 
 def _tuned_stages(study: Study, arms: Sequence[Arm]) -> Iterator[Fault]:
@@ -197,18 +204,24 @@ def _tuned_stages(study: Study, arms: Sequence[Arm]) -> Iterator[Fault]:
             yield Fault(place=("designs", label), message=message, at_key=True)
 
 
-def _seen(recipes: Iterable[Recipe], runner: Runner, evaluate: Evaluate, options: Options) -> Examination:
-    """Return what the runner sees of the data and models of all arms, each message once."""
-    distinct: dict[tuple[object, ...], Recipe] = {}
-    for recipe in recipes:
+def _seen(
+    recipes: Mapping[str, Recipe], runner: Runner, evaluate: Evaluate, options: Options
+) -> tuple[Examination, Mapping[str, int | None]]:
+    """Return what the runner sees of the data and models of all arms, each message once, and the problems of each."""
+    distinct: dict[tuple[object, ...], Examination] = {}
+    problems: dict[str, int | None] = {}
+    for arm, recipe in recipes.items():
         key = (recipe.model, recipe.task, recipe.turns, recipe.compute, recipe.schedule.max_new_tokens)
-        distinct.setdefault(key, recipe)
-    found = [runner.examine(recipe, evaluate, options) for recipe in distinct.values()]
-    return Examination(
+        if key not in distinct:
+            distinct[key] = runner.examine(recipe, evaluate, options)
+        problems[arm] = distinct[key].problems
+    found = distinct.values()
+    whole = Examination(
         facts=tuple(dict.fromkeys(x for each in found for x in each.facts)),
         warnings=tuple(dict.fromkeys(x for each in found for x in each.warnings)),
         faults=tuple(dict.fromkeys(x for each in found for x in each.faults)),
     )
+    return whole, problems
 
 
 def _refuse_wrong_options(loaded: LoadedStudy, runner: Runner) -> None:

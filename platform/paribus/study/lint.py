@@ -32,6 +32,7 @@ def lint(
     recipes: Mapping[str, Recipe],
     samples_itself: Callable[[Recipe], bool],
     seen: Sequence[tuple[str, str]] = (),
+    problems: Mapping[str, int | None] | None = None,
 ) -> tuple[PlanWarning, ...]:
     """Return the warnings about a plan, without those that the study allows.
 
@@ -45,6 +46,7 @@ def lint(
         recipes: recipe of each arm that ``changes`` name.
         samples_itself: whether the code that trains a recipe also samples its rollouts.
         seen: codes and messages of what the runner has seen of data and model.
+        problems: number of training problems by key of the arm, as far as the runner knows it.
     """
     found = (
         *_row_warnings(changes, recipes, samples_itself),
@@ -53,7 +55,7 @@ def lint(
         *_unequal_budgets(rows, arms),
         *_budgets_of_tokens(study, arms),
         *_other_heldout(arms),
-        *_arm_warnings(arms, study.budget.pass_rates),
+        *_arm_warnings(arms, study.budget.pass_rates, problems or {}),
         *_few_evaluations(study, arms),
         *_evaluation_warnings(study, arms),
         *(PlanWarning(code=code, message=message) for code, message in seen),
@@ -295,13 +297,27 @@ def _large_evaluation(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning
         )
 
 
-def _arm_warnings(arms: Sequence[Arm], pass_rates: Sequence[float]) -> Iterator[PlanWarning]:
+def _repeated_problems(recipe: Recipe, problems: int | None) -> str:
+    """Return that a step has more prompts than there are problems; empty if it has not."""
+    prompts = recipe.schedule.prompts_per_step
+    if problems is None or prompts <= problems:
+        return ""
+    return (
+        f"`schedule.prompts_per_step: {prompts}`, but the task has {problems:,} training problems, so each step repeats "
+        "some: lower it to that number, or supply more problems"
+    )
+
+
+def _arm_warnings(
+    arms: Sequence[Arm], pass_rates: Sequence[float], problems: Mapping[str, int | None]
+) -> Iterator[PlanWarning]:
     checks: dict[str, Callable[[Arm], Iterable[str | None]]] = {
         "same_responses": lambda arm: [analysis.same_responses(arm.recipe)],
         "limit": lambda arm: analysis.limits(arm.recipe),
         "magnitude": lambda arm: analysis.magnitudes(arm.recipe),
         "never_clips": lambda arm: [analysis.never_clips(arm.recipe)],
         "length_weighted": lambda arm: [analysis.length_weighted(arm.recipe)],
+        "repeated_problems": lambda arm: [_repeated_problems(arm.recipe, problems.get(arm.key))],
         "cost": lambda arm: [analysis.refill_cost(arm.recipe, pass_rates)],
         "approximate": lambda arm: [f"`{s.feature}` is trained approximately: {s.reason}" for s in arm.approximate],
     }

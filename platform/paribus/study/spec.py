@@ -19,8 +19,8 @@ from paribus.yaml_file.messages import WrongPart
 WARNING_CODES = (
     "approximate", "confounded", "context", "cost", "end_of_turn", "evaluation_cost", "few_evaluations",
     "few_problems", "identical_rows", "inert", "length_weighted", "limit", "magnitude", "never_clips", "no_change",
-    "other_heldout", "overlap", "rescaled", "same_responses", "seeds", "token_budget", "unanswerable", "undone",
-    "unequal_budget", "unpinned",
+    "other_heldout", "overlap", "repeated_problems", "rescaled", "same_responses", "seeds", "token_budget",
+    "unanswerable", "undone", "unequal_budget", "unpinned",
 )  # fmt: skip
 """Codes of the warnings that ``allow`` may silence."""
 

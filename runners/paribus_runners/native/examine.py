@@ -15,7 +15,7 @@ from typing import Any
 from paribus.contract import Evaluate, Examination
 from paribus.errors import ParibusError, RunnerError, did_you_mean
 from paribus.recipe.analysis.facts import other_reference
-from paribus.recipe.recipe import DatasetTask, JsonlTask, Model, Recipe, Source, Task
+from paribus.recipe.recipe import ChainTask, DatasetTask, JsonlTask, Model, Recipe, SearchTask, Source, Task
 from paribus.recipe.turns import FunctionTurns, Turns
 from paribus_runners.native import chat
 from paribus_runners.native.frozen import chosen, names_of
@@ -48,7 +48,7 @@ def examine(recipe: Recipe, evaluate: Evaluate, processes: int | None = None) ->
     hot = (*set_faults(recipe, evaluate), *_reference_faults(recipe), *_layer_faults(recipe.model), *faults)
     tasks = [recipe.task, *(each.task for each in evaluate.sets.values())]
     if recipe.model.name in MODELS or not any(isinstance(task, DatasetTask | JsonlTask) for task in tasks):
-        return Examination(faults=hot, facts=facts)
+        return Examination(faults=hot, facts=facts, problems=_stated(recipe.task))
     model = ModelFiles.of(recipe.model.name, recipe.model.revision)
     hot = (*hot, *_mark_faults(recipe.turns, model.tokenizer))
     limit = recipe.schedule.max_new_tokens
@@ -80,7 +80,13 @@ def examine(recipe: Recipe, evaluate: Evaluate, processes: int | None = None) ->
         ),
         warnings=tuple((code, message) for code, message in heard if code != fatal),
         faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),
+        problems=len(read["train"].entries) or None if "train" in read else _stated(recipe.task),
     )
+
+
+def _stated(task: Task) -> int | None:
+    """Return the training problems that a generated task says it has; ``None`` where it has new ones without end."""
+    return task.problems if isinstance(task, ChainTask | SearchTask) else None
 
 
 def _trained(recipe: Recipe) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -70,9 +70,12 @@ class VerlRunner(InstalledRunner):
         """Make nothing: verl trains no model that is made on the spot."""
 
     def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
-        """Return what every runner sees, the versions, and that no run would be started."""
+        """Return what every runner sees, the versions, and that no run would be started.
+
+        No step repeats problems: verl's loader refuses data that don't fill a batch.
+        """
         found = super().examine(recipe, evaluate, options)
-        return replace(found, faults=(*found.faults, PLANS_ONLY))
+        return replace(found, faults=(*found.faults, PLANS_ONLY), problems=None)
 
     def run(self, folder: Path) -> None:
         """Refuse the job: verl is not started.

@@ -10,11 +10,12 @@ import pytest
 from huggingface_hub import constants
 from scipy import stats
 
-from paribus.contract import Resources, load_runner
+from paribus.contract import Evaluate, Examination, Options, Resources, load_runner
 from paribus.errors import ParibusError, UnsupportedRecipe
 from paribus.home import data_root
 from paribus.recipe.analysis import magnitudes, untrainable
 from paribus.recipe.presets import load_preset, preset_names
+from paribus.recipe.recipe import Recipe
 from paribus.study.expand import draft_plan, make_plan
 from paribus.study.lint import detectable_effect, seed_warning, smallest_p
 from paribus.study.load import LoadedStudy, load_study
@@ -253,6 +254,46 @@ def test_problem_files_are_looked_at(read: Read, tmp_path: Path) -> None:
         with pytest.raises(UnsupportedRecipe, match=re.escape(said)):
             make_plan(study, native)
         path.write_text(good)
+
+
+GRID = "designs: {d: {kind: grid, over: {schedule.prompts_per_step: [8, 10, 11, 2000]}}}\n"
+
+
+def test_a_step_with_more_prompts_than_problems_is_a_warning(read: Read) -> None:
+    """Of the arms alone that repeat problems; the runner looks at the data once for all numbers of prompts."""
+
+    class Counting(FakeRunner):
+        looks = 0
+
+        def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
+            self.looks += 1
+            return Examination(problems=known)
+
+    study = read("study: s\nbase: {preset: dr_grpo, set: {schedule.minibatches: 1}}\n" + GRID)
+    for known, said in ((None, []), (2000, []), (10, [16, 11, 2000])):
+        runner = Counting()
+        found = notes(make_plan(study, runner)).get("repeated_problems", [])
+        assert [text.partition(", but the task has 10 training problems")[0].rpartition(" ")[2] for text in found] == [
+            f"{number}`" for number in said
+        ]
+        assert runner.looks == 1
+
+
+def test_the_native_runner_counts_training_problems(read: Read, tmp_path: Path) -> None:
+    """Those that a generated task states, and those of a file; a task with new ones without end has no number."""
+    lines = [f'{{"prompt": "{k}+1=", "answer": "{k + 1}"}}\n' for k in range(9)]
+    (tmp_path / "nine.jsonl").write_text("".join(lines))
+    (tmp_path / "other.jsonl").write_text('{"prompt": "What else?", "answer": "0"}\n')
+    files = f"{{kind: jsonl, train: {tmp_path}/nine.jsonl, heldout: {tmp_path}/other.jsonl}}"
+    for task, model, known in (
+        ("search", "tiny", False), ("{kind: search, problems: 9}", "tiny", True), (files, "org/real", True),
+    ):  # fmt: skip
+        base = f"{{model: {model}, optimizer.learning_rate: 1.0e-6, task: {task}, schedule.minibatches: 1}}"
+        plan = draft_plan(read(f"study: s\nbase: {{preset: dr_grpo, set: {base}}}\n" + GRID), native).plan
+        found = [text.split(",")[0] for text in notes(plan).get("repeated_problems", [])]
+        said = [("base", 16), ("schedule.prompts_per_step=10", 10), ("schedule.prompts_per_step=11", 11)]
+        said.append(("schedule.prompts_per_step=2000", 2000))
+        assert found == [f"`{arm}`: `schedule.prompts_per_step: {number}`" for arm, number in said if known]
 
 
 def test_gpus_that_the_runner_cannot_use_are_refused(read: Read) -> None:

@@ -171,6 +171,14 @@ def test_the_arguments_of_a_run_hold_every_seed():
     assert {"trainer.n_gpus_per_node=2", 'trainer.rollout_data_dir="/d e"'} < set(said)
 
 
+def test_a_step_of_verl_repeats_no_problems(study):
+    """Its loader refuses data that don't fill a batch, so the warning for other runners has no meaning here."""
+    for runner, warned in (("verl", False), ("native", True)):
+        text = study(old="task: chain", new="task: {kind: chain, problems: 5}").read_text()
+        (file := study()).write_text(text.replace("{kind: verl}", runner))
+        assert ("repeated_problems" in {each.code for each in draft_file(file).plan.warnings}) == warned
+
+
 def test_plan_and_run_say_that_nothing_is_trained(study, tmp_path):
     """The plan is shown, no run of it can be started, and both say so in the same words."""
     assert any("does not start verl" in fault for fault in draft_file(study()).unread)
