@@ -51,7 +51,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
            "f.yaml:3:40: tricks.a.length.count_masked_rows: expects true or false, and `no` is not: write false"),
     "cycle": ("study: s\nbase: &b {preset: grpo, set: *b}\n",
               "f.yaml:2:30: `*b` stands inside `&b`: the value would contain itself"),
-    "empty": ("", "f.yaml: the file is empty"),
+    "empty": ("", "f.yaml:1:1: the file is empty"),
     "binary": (bytes(range(128, 256)) * 50, "f.yaml:1:1: this is not UTF-8 text: save the file as UTF-8"),
     "zeros": (bytes(5000), "f.yaml:1:1: the character U+0000 is not allowed in YAML: is this a text file?"),
     "nesting": ("a: " + "[" * 999_000, "f.yaml:1:28: nested more than 24 levels deep"),

@@ -101,12 +101,16 @@ class HealthRule(_Part):
 
     @model_validator(mode="after")
     def _windows_apart(self) -> HealthRule:
-        over = getattr(self.test, "over", None)
-        if over is not None and over < 2 * self.window:
-            least = 2 * self.window
-            message = f"must be at least twice the window of {self.window} points, so {least} or more, and {over} is not"
+        if message := windows_overlap(getattr(self.test, "over", None), self.window):
             raise WrongPart(message, "test", "over")
         return self
+
+
+def windows_overlap(over: object, window: object) -> str:
+    """Return that two windows this far apart overlap; empty if they don't, or if one of the two is no whole number."""
+    if not isinstance(over, int) or not isinstance(window, int) or over >= 2 * window:
+        return ""
+    return f"must be at least twice the window of {window} points, so {2 * window} or more, and {over} is not"
 
 
 OwnRule = HealthRule | str

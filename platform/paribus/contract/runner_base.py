@@ -139,13 +139,19 @@ def option_problems(
             found.append(
                 OptionProblem(
                     path=path[:-1] if missing else path,
-                    message=f"`{path[-1]}` is missing" if missing else message,
+                    message=f"`{path[-1]}` is missing{_described(model, path)}" if missing else message,
                     passthrough=passthrough,
                     at_key=unknown,
                 )
             )
         return found
     return ()
+
+
+def _described(model: type[BaseModel], path: Sequence[str | int]) -> str:
+    """Return what an option is, as its model describes it; empty for one inside another, or without description."""
+    field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
+    return f": {field.description}" if field is not None and field.description else ""
 
 
 def _hash_of_task(task: Task, *more: Any) -> str:

@@ -27,10 +27,17 @@ ROMAN = {3: "III", 4: "IV", 5: "V", 6: "VI", 7: "VII", 8: "VIII", 9: "IX", 10: "
 """How resolutions are written."""
 
 
-def design_faults(name: str, study: Study, defined: Sequence[str]) -> list[Fault]:
-    """Return the faults of one design; ``defined`` are all names under ``tricks``, also of tricks with faults."""
+def design_faults(name: str, study: Study, defined: Sequence[str], rules: Dependencies) -> list[Fault]:
+    """Return the faults of one design.
+
+    Args:
+        name: of the design.
+        study: the study.
+        defined: all names under ``tricks``, also of tricks with faults.
+        rules: ``needs`` and ``conflicts``.
+    """
     design = study.designs[name]
-    faults, rules = [*_trick_faults(name, design, defined)], Dependencies.of(study)
+    faults = [*trick_faults(name, design, defined)]
     if isinstance(design, Cumulative) and not faults:
         faults += _order_faults(name, design, study) or _ladder_faults(name, design, rules)
     elif not faults:
@@ -39,7 +46,7 @@ def design_faults(name: str, study: Study, defined: Sequence[str]) -> list[Fault
         faults += _few_faults(name, design, design.tricks or defined)
     if isinstance(design, Search):
         faults += _search_faults(name, study)
-    return faults or [*_size_faults(name, design, study, defined)]
+    return faults or [*_size_faults(name, design, study, row_count(design, defined, rules))]
 
 
 def tricks_of(design: Design, defined: Sequence[str]) -> tuple[str, ...]:
@@ -49,7 +56,8 @@ def tricks_of(design: Design, defined: Sequence[str]) -> tuple[str, ...]:
     return tuple(trick for _, tricks in _named_tricks(design) for trick in tricks)
 
 
-def _trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator[Fault]:
+def trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator[Fault]:
+    """Yield the tricks that a design names and the study lacks, or that it names twice; and that it has none."""
     for place, tricks in _named_tricks(design):
         for k, trick in enumerate(tricks):
             where: tuple[str | int, ...] = ("designs", name, *place, k)
@@ -91,7 +99,10 @@ def _wrong_orders(name: str, design: Cumulative, study: Study) -> Iterator[Fault
     if design.random is not None:
         asked, left = design.random.n * (2 if design.reverse else 1), other_orders(design)
         if asked > left:
-            message = f"asks for {asked} orders beside those written out; {len(first)} tricks have {left} more"
+            most = left // (2 if design.reverse else 1)
+            remedy = f"write {most}" + " or fewer" * (most > 1) if most else "leave `random` out"
+            there = f"{len(first)} tricks have {left} more"
+            message = f"asks for {asked} orders beside those written out; {there}: {remedy}"
             yield Fault(place=(*place, "random", "n"), message=message)
             return
     for ladder, _ in ladders(name, design)[1:]:
@@ -177,18 +188,18 @@ def _names(tricks: Sequence[str]) -> str:
 
 def _few_faults(name: str, design: Pairs | Fractional, tricks: Sequence[str]) -> Iterator[Fault]:
     place, k = ("designs", name), len(tricks)
-    least, other = (2, "add_one") if isinstance(design, Pairs) else (MIN_TRICKS, "factorial")
+    least, other = (2, "`add_one`") if isinstance(design, Pairs) else (MIN_TRICKS, "`factorial`, without `resolution`")
     if k < least:
         yield Fault(
-            place=place, message=f"`{design.kind}` needs {least} tricks or more, and there are {k}: use `{other}`"
+            place=place, message=f"`{design.kind}` needs {least} tricks or more, and there are {k}: use {other}"
         )
     elif isinstance(design, Fractional) and k > MAX_TRICKS:
         yield Fault(place=place, message=f"`fractional` takes at most {MAX_TRICKS} tricks, and there are {k}")
     elif isinstance(design, Fractional) and best_fraction(k, design.resolution).resolution is None:
         best = max(r for r in (3, 4, 5) if best_fraction(k, r).resolution is not None)
         message = (
-            f"no fraction of {k} tricks has resolution {ROMAN[design.resolution]}: use `factorial`, {2**k} rows, or "
-            f"`resolution: {best}`, {len(best_fraction(k, best).cells)} rows"
+            f"no fraction of {k} tricks has resolution {ROMAN[design.resolution]}: use `resolution: {best}`, "
+            f"{len(best_fraction(k, best).cells)} rows, or `factorial` without `resolution`, {2**k} rows"
         )
         yield Fault(place=(*place, "resolution"), message=message)
 
@@ -207,8 +218,7 @@ def _search_faults(name: str, study: Study) -> Iterator[Fault]:
         yield Fault(place=("evaluate", "primary"), message=message)
 
 
-def _size_faults(name: str, design: Design, study: Study, defined: Sequence[str]) -> Iterator[Fault]:
-    count = row_count(design, defined, Dependencies.of(study))
+def _size_faults(name: str, design: Design, study: Study, count: int) -> Iterator[Fault]:
     allowed = study.budget.rows or UNASKED_ROWS
     if count > MAX_ROWS:
         yield Fault(place=("designs", name), message=f"makes {count:,} rows; at most {MAX_ROWS:,} are allowed")

@@ -303,8 +303,8 @@ def _repeated_problems(recipe: Recipe, problems: int | None) -> str:
     if problems is None or prompts <= problems:
         return ""
     return (
-        f"`schedule.prompts_per_step: {prompts}`, but the task has {problems:,} training problems, so each step repeats "
-        "some: lower it to that number, or supply more problems"
+        f"`schedule.prompts_per_step: {prompts}`, but the task has {problems:,} training problems, so each step "
+        "repeats some: lower it to that number, or supply more problems"
     )
 
 

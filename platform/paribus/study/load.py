@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from paribus.contract import Options, load_runner, unknown_runner
 from paribus.contract.rule import Rules
@@ -18,20 +17,21 @@ from paribus.errors import MissingExtra, ParibusError, Problem, StudyFileError, 
 from paribus.published.tables import unknown_published
 from paribus.recipe.patch import with_numbers
 from paribus.recipe.recipe import Recipe
-from paribus.recipe.resolve import UNKNOWN_PRESET, Recipes, resolve_recipes
+from paribus.recipe.resolve import Recipes, resolve_recipes
 from paribus.recipe.shape import paths, recipe_shape
 from paribus.recipe.trainer_names import translate
 from paribus.study.dependencies import Dependencies, circles, dependency_faults
-from paribus.study.design_faults import design_faults, tricks_of
+from paribus.study.design_faults import design_faults, trick_faults, tricks_of
 from paribus.study.designs import MAX_ROWS, Draft, candidates, expand, row_count, tricks_alone
 from paribus.study.evaluation import evaluation_faults
 from paribus.study.path import Followed, PathTricks, follow
 from paribus.study.rules import rules_beside
 from paribus.study.sources import beside_study
-from paribus.study.spec import ALPHABETS, DESIGN_KINDS, DESIGN_SYNONYMS, Grid, Listed, OneAtATime, Search, Study
+from paribus.study.spec import Grid, Listed, OneAtATime, Search, Study
+from paribus.study.syntax import parse
 from paribus.yaml_file.compose import read_assignment, read_composed, with_value
 from paribus.yaml_file.document import Document, Entry, Fault, Mark, Node, plain
-from paribus.yaml_file.messages import explain, fields_at, plain_location, shown, validate
+from paribus.yaml_file.messages import shown
 
 _NAMES_OF_VARIABLES = {("health", "webhook")}
 """Values that name a variable: it is read when it is needed, and its value is a secret."""
@@ -162,7 +162,7 @@ def load_document(document: Document, folder: Path, *, installed: bool = False) 
         problem = Problem(message=message, line=root.mark.line, column=root.mark.column, file=root.mark.file)
         raise StudyFileError(file, [*document.problems, problem])
     rest, passthrough, faults = _without_section(_with_numbers(raw))
-    study, wrong = _parse(rest)
+    study, wrong = parse(rest)
     faults += wrong
     recipes: Recipes[Draft] = Recipes()
     rules: Rules = ()
@@ -173,6 +173,8 @@ def load_document(document: Document, folder: Path, *, installed: bool = False) 
         study, of_path = followed.study, followed.path
         defined = tuple(dict.fromkeys([*followed.tricks, *_mapping(raw.get("tricks"))]))
         lost = {str(fault.place[0]) for fault in faults if fault.place} & {"path", "needs", "conflicts"}
+        unread = bool(document.problems) and not raw.get("tricks", True)
+        lost |= {"tricks"} if unread or any(fault.place == ("tricks",) for fault in faults) else set()
         meaning, recipes = _resolved(followed, defined, installed=installed, lost=lost)
         replaced = study.base.preset != _mapping(raw.get("base")).get("preset")  # and reported
         faults += [fault for fault in meaning if not (replaced and fault.place == ("base", "preset"))]
@@ -269,127 +271,8 @@ def _loaded(
     )
 
 
-def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
-    """Return as much of the study as can be read, and what cannot.
-
-    Parts with errors are left out, so that the rest is still checked for its meaning; ``None`` where the base is wrong.
-    """
-    try:
-        return validate(Study, raw), []
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-    faults = [fault for e in errors for fault in _syntax_faults(e, raw)]
-    kept = dict(raw)
-    for fault in faults:
-        top = str(fault.place[0]) if fault.place else ""
-        inside = _mapping(kept.get(top))
-        if fault.place[:2] == ("evaluate", "sets") and len(fault.place) > 2:
-            kept[top] = _without_set(inside, str(fault.place[2]))
-        elif top in ("base", "tricks", "designs") and len(fault.place) > 1:
-            kept[top] = {k: v for k, v in inside.items() if k != fault.place[1]}
-        elif top != "base" or not inside:  # else a key of the base is missing
-            kept.pop(top, None)
-    base = {"preset": UNKNOWN_PRESET, **_mapping(kept.get("base"))}
-    kept = {"study": "x", **kept, "base": base, "designs": kept.get("designs") or {"base": _NOTHING}}
-    try:
-        return validate(Study, kept), faults
-    except ValidationError:  # more is wrong than was left out
-        return None, faults
-
-
-def _without_set(evaluate: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the section ``evaluate`` without a set that is wrong, and without a primary metric on it."""
-    sets = {key: value for key, value in _mapping(evaluate.get("sets")).items() if key != name}
-    on_it = str(evaluate.get("primary")).startswith(f"eval/{name}/")
-    return {key: value for key, value in {**evaluate, "sets": sets}.items() if key != "primary" or not on_it}
-
-
 _MIRRORS = {"tensorboard": "writing event files", "wandb": "writing W&B files"}
 """Mirrors that need a part of their own, and what for."""
-
-_NOTHING = {"kind": "list", "arms": {"-": {}}}
-_MAPPINGS: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "base": ((str,), "{{preset: {0}}}"),
-    "path": ((str,), "{{to: {0}}}"),
-    "seeds": ((int,), "{{n: {0}}}"),
-    "evaluate": ((int,), "{{every: {0}}}"),
-    "budget": ((int, float), "{{gpu_hours: {0}}}"),
-    "resources": ((int, float), "{{gpus: {0}}}"),
-    "checkpoint": ((int,), "{{every: {0}}}"),
-}
-"""Sections that are often written as one value: its type, and what it is in full."""
-
-
-def _syntax_faults(error: ErrorDetails, raw: Mapping[str, Any]) -> list[Fault]:
-    """Return the fault that an error means; of an option of another trainer, one for each value in it."""
-    path = plain_location(error, raw)
-    if path[:2] == ("evaluate", "sets") and path[3:5] == ("task", "train") and error["type"] != "extra_forbidden":
-        given = _mapping(_mapping(_mapping(_mapping(raw.get("evaluate")).get("sets")).get(str(path[2]))).get("task"))
-        if "train" not in given:
-            return []  # a set needs no training problems: what is wrong is said of `heldout`
-        return [Fault(place=path[:5], message="a set is not trained on: remove `train`", at_key=True)]
-    if path[:2] == ("evaluate", "sets") and (path[3:4], path[-1], error["type"]) == (("task",), "train", "missing"):
-        return []  # of a task that is no more than its name
-    if path[:2] == ("evaluate", "sets") and path[3:] == ("task",) and error["type"] == "value_error":
-        parts = [text for text in explain(error).split("; ") if not text.startswith("`task.train")]
-        return [Fault(place=path, message=text) for text in parts]
-    of_recipe = path[0] == "base" or (len(path) == 1 and bool(unknown_runner(str(path[0]))))
-    if error["type"] == "extra_forbidden" and of_recipe and (known := translate(str(path[-1]), error["input"])):
-        return [Fault(place=(*path, *inside), message=message, at_key=True) for inside, message in known]
-    return [_syntax_fault(error, path)]
-
-
-_NO_RESOURCES: Mapping[tuple[str | int, ...], str] = {
-    ("resources", "gpu_memory_gib"): (
-        "write a fraction of a GPU instead, e.g. `gpus: 0.25`, which puts four runs on one"
-    ),
-}
-
-
-def _syntax_fault(error: ErrorDetails, path: tuple[str | int, ...]) -> Fault:
-    kind = error["type"]
-    if kind == "extra_forbidden" and len(path) == 1 and not unknown_runner(str(path[0])):
-        message = f"this section is for the runner `{path[0]}`, which this study does not use: remove it, or write "
-        return Fault(place=path, message=message + f"`runner: {path[0]}`", at_key=True)
-    if kind == "extra_forbidden" and path in _NO_RESOURCES:
-        return Fault(place=path, message=_NO_RESOURCES[path], at_key=True)
-    if kind == "extra_forbidden":
-        return Fault(place=path, message=explain(error, fields_at(Study, error["loc"])), at_key=True)
-    if kind == "string_pattern_mismatch":
-        message = f"{shown(error['input'])} is not a name: a name here has {ALPHABETS[error['ctx']['pattern']]}"
-        at_key = path[-1] == "[key]"
-        return Fault(place=path[:-1] if at_key else path, message=message, at_key=at_key)
-    if path and path[-1] == "[key]":
-        return Fault(place=path[:-1], message=f"as a name, {explain(error)}", at_key=True)
-    if kind == "missing":
-        return Fault(place=path[:-1], message=f"`{path[-1]}` is missing", at_key=True)
-    if kind == "union_tag_not_found" and path[0] == "designs":
-        return Fault(place=path, message=f"a design needs a `kind`: {', '.join(DESIGN_KINDS)}", at_key=True)
-    if kind == "union_tag_invalid" and path[0] == "designs":
-        given = str(error["ctx"]["tag"])
-        meant = DESIGN_SYNONYMS.get(given.lower().replace("-", "_").replace(" ", "_"))
-        message = f"{shown(given)} is not allowed. Did you mean `{meant}`? Allowed: {', '.join(DESIGN_KINDS)}."
-        return Fault(place=(*path, "kind"), message=message if meant else explain(error))
-    return Fault(place=path, message=explain(error) + (_in_full(error, path) or _mixed_up(error, path)))
-
-
-def _in_full(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
-    """Return how a section is written that was given as one value; empty if that is not clear."""
-    given = error["input"]
-    if error["type"] != "model_type" or len(path) != 1 or path[0] not in _MAPPINGS or isinstance(given, bool):
-        return ""
-    types, full = _MAPPINGS[str(path[0])]
-    return f": write {full.format(given)}" if isinstance(given, types) else ""
-
-
-def _mixed_up(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
-    """Return which of the two keys of the name ``checkpoint`` was meant; empty if that is not clear."""
-    given = error["input"]
-    if path == ("checkpoint",) and given in ("final", "mean_of_last_3"):
-        return f": write `evaluate: {{checkpoint: {given}}}` for the evaluations that make the score"
-    if path == ("evaluate", "checkpoint") and not isinstance(given, str):
-        return " When runs write checkpoints stands beside `evaluate`: `checkpoint: {every: ..., keep: ...}`."
-    return ""
 
 
 def _resolved(
@@ -401,19 +284,25 @@ def _resolved(
         followed: the study, its path written out.
         defined: names of all tricks, also of those with faults.
         installed: refuse a runner that is not installed.
-        lost: which of ``path``, ``needs`` and ``conflicts`` could not be read.
+        lost: which of ``path``, ``needs`` and ``conflicts`` could not be read, and ``tricks`` where no name is known.
     """
     study = followed.study
     faults = [*evaluation_faults(study.evaluate), *_published_faults(study), *_pairing_faults(study), *followed.faults]
-    complete_names = study.path is None and "path" not in lost
+    complete_names = study.path is None and {"path", "tricks"}.isdisjoint(lost)
     wrong = dependency_faults(study, defined) if complete_names else [*circles(study)]
     faults += wrong
     certain = complete_names and not wrong and not lost
     rules = Dependencies.of(study) if certain else Dependencies()
     rows: list[Draft] = []
-    for name, design in study.designs.items() if certain else ():
-        found = design_faults(name, study, defined)
+    for name, design in study.designs.items():
+        alone = isinstance(design, (Grid, OneAtATime))  # from tricks
+        if certain or alone:
+            found = design_faults(name, study, defined, rules)
+        else:
+            found = [*trick_faults(name, design, defined)] if complete_names else []
         faults += found
+        if not certain and not alone:
+            continue
         if isinstance(design, Listed):  # each arm is checked, whatever is wrong with others
             design = _with_known_tricks(design, study.tricks, rules)
         named = tricks_of(design, defined) or tuple(study.tricks)

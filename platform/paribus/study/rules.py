@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from paribus.contract.rule import RULE_NAME, HealthRule, OwnRule, Rules
+from paribus.contract.rule import RULE_NAME, HealthRule, OwnRule, Rules, windows_overlap
 from paribus.errors import ParibusError, Problem, StudyFileError, did_you_mean
 from paribus.recipe.patch import read_patch
 from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS, find_metric
@@ -39,6 +39,7 @@ def read_rule(path: Path) -> HealthRule:
         faults = [_fault(e, raw) for e in error.errors(include_url=False)]
         if isinstance(raw, dict) and isinstance(raw.get("metric"), str) and (unknown := unknown_metric(raw["metric"])):
             faults.append(Fault(place=("metric",), message=unknown))
+        faults += _overlap(raw)
     known = {(p.line, p.column) for p in document.problems}
     meant = (fault.problem(document.root) for fault in faults)
     problems = {*document.problems, *(p for p in meant if (p.line, p.column) not in known)}
@@ -137,6 +138,15 @@ def _meaning(rule: HealthRule) -> Iterator[Fault]:
     if rule.remedy is not None:
         for wrong in read_patch(rule.remedy.patch)[1]:
             yield Fault(place=("remedy", "patch", *wrong.source), message=wrong.message, at_key=wrong.at_key)
+
+
+def _overlap(raw: object) -> list[Fault]:
+    """Return the fault of windows that overlap, in a rule that has other faults, and so is not checked as a whole."""
+    test = raw.get("test") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(test, dict):
+        return []
+    message = windows_overlap(test.get("over"), raw.get("window", HealthRule.model_fields["window"].default))
+    return [Fault(place=("test", "over"), message=message)] if message else []
 
 
 def _fault(error: ErrorDetails, raw: object) -> Fault:

@@ -194,8 +194,8 @@ class Range(Part):
     def _ordered(self) -> Range:
         if not self.low < self.high or (self.log and self.low <= 0):
             wrong = "low" if self.log and self.low <= 0 else "high"
-            message = f"`low` must be below `high`, and above 0 with `log: true`; here are {self.low:g} and {self.high:g}"
-            raise WrongPart(message, wrong)
+            given = f"here are {self.low:g} and {self.high:g}"
+            raise WrongPart(f"`low` must be below `high`, and above 0 with `log: true`; {given}", wrong)
         return self
 
 
@@ -282,9 +282,11 @@ class Seeds(Part):
             raise WrongPart(message, "n" if "n" in self.model_fields_set else given[0])
         at = self.at
         if list(at) != sorted(set(at)) or len(at) < 2 or (at[0], at[-1]) != (self.min, self.max):
-            at_looks = self.looks is not None
-            message = "`looks` must rise from `min` to `max`" if at_looks else "`max` must be above `min`"
-            raise WrongPart(message, "looks" if at_looks else "max")
+            assert self.min is not None
+            assert self.max is not None
+            if self.looks is None or self.min >= self.max:
+                raise WrongPart("`max` must be above `min`", "max")
+            raise WrongPart(f"`looks` must rise from `min` to `max`, as in [{self.min}, {self.max}]", "looks")
         if shares(at, self.spending or "obrien_fleming")[0] < LEAST_SHARE:
             raise WrongPart(
                 f"a look at {at[0]} of {at[-1]} seeds may use next to nothing of the error rate with `obrien_fleming`, "

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paribus.errors import Problem, StudyFileError
-from paribus.yaml_file.document import Document, Entry, Mark, Node, parse_document, read_document
+from paribus.errors import Problem, StudyFileError, did_you_mean
+from paribus.yaml_file.document import Document, Entry, Mark, Node, parse_document, read_document, yaml_files
 from paribus.yaml_file.messages import shown
 
 INCLUDE = "include"
@@ -76,11 +76,12 @@ def _included(node: Node, path: Path, above: Sequence[Path], file: str) -> Path:
         message = f"`{name}` is an absolute path: write it relative to this file, so that both can move together"
     elif found.resolve() in above:
         chain = " -> ".join(each.name for each in (*above, found))
-        message = f"the files include each other in a circle: {chain}"
+        message = f"the files include each other in a circle: {chain}. Remove one `include`"
     elif len(above) > MAX_INCLUDES:
         message = f"more than {MAX_INCLUDES} files include each other in a row"
     elif not found.is_file():
-        message = f"there is no file {found}"
+        near = did_you_mean(found.name, [each.name for each in yaml_files(found.parent)])
+        message = f"there is no file {found}{near and '.'}{near}"
     else:
         return found
     raise StudyFileError(file, [_at(node.mark, Problem(message=message, path=INCLUDE))])

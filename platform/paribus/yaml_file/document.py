@@ -172,7 +172,7 @@ def parse_document(
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark or error.context_mark
         mark = _mark(place) if place else Mark(0, 0)
-        remedy = _variable_remedy(text, mark) or _yaml_remedy(str(error.problem))
+        remedy = _variable_remedy(text, mark) or _yaml_remedy(error)
         problem = _problem(mark, f"not valid YAML: {error.problem or error.context}{remedy}")
         raise StudyFileError(file, [*builder.problems, problem]) from error
     except yaml.reader.ReaderError as error:
@@ -181,14 +181,25 @@ def parse_document(
         message = f"the character U+{error.character:04X} is not allowed in YAML: is this a text file?"
         raise StudyFileError(file, [*builder.problems, _problem(mark, message)]) from error
     if builder.root is None:
-        raise StudyFileError(file, [*builder.problems, _problem(Mark(0, 0), "the file is empty")])
+        raise StudyFileError(file, [*builder.problems, _problem(Mark(1, 1), "the file is empty")])
     return Document(file, builder.root, tuple(builder.problems))
 
 
-def _yaml_remedy(problem: str) -> str:
+def _yaml_remedy(error: yaml.MarkedYAMLError) -> str:
     """Return what to do about an error of the YAML parser whose own words don't say it; empty for others."""
-    if "expected <block end>" in problem or "mapping values are not allowed" in problem:
+    problem = str(error.problem)
+    if "mapping values are not allowed" in problem:
+        return (
+            ": is it indented like the lines that it belongs to? Keys of one mapping begin in the same column, and a "
+            "text with `: ` in it stands in quotes"
+        )
+    if "but found '<scalar>'" in problem:
+        return ": text goes on behind a quote that ends it. Put the whole text into the other kind of quotes"
+    if "expected <block end>" in problem:
         return ": is it indented like the lines that it belongs to? Keys of one mapping begin in the same column"
+    if error.context_mark is not None and "while parsing a flow" in str(error.context):
+        opened = _mark(error.context_mark)
+        return f": what is opened in line {opened.line}, column {opened.column}, is not closed, or lacks a comma"
     return ": indent with spaces, not tabs" if "'\\t'" in problem else ""
 
 
@@ -363,7 +374,7 @@ class _Builder:
         if any(opened.anchor == anchor for opened in self._stack):
             self._stop(mark, f"`*{anchor}` stands inside `&{anchor}`: the value would contain itself")
         if anchor not in self._anchors:
-            self._stop(mark, f"there is no anchor `&{anchor}` before this place")
+            self._stop(mark, f"there is no anchor `&{anchor}` before this place: write the value out")
         node = self._anchors[anchor]
         self._nodes += node.size
         if self._nodes > MAX_NODES:

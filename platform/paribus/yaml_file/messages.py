@@ -96,7 +96,7 @@ def explain(error: ErrorDetails, allowed: Sequence[str] = ()) -> str:
         return f"must be {_BOUNDS[kind]} {limit}, and {shown(given)} is not"
     if kind in ("union_tag_invalid", "literal_error"):
         names = re.findall(r"'([^']*)'", str(context.get("expected_tags") or context["expected"])) or [
-            str(context["expected"])
+            text.strip("`") for text in re.split(", | or ", str(context["expected"]))
         ]
         value = str(context.get("tag", given))
         return (
@@ -218,6 +218,8 @@ def _remedy(kind: str, given: object) -> str:
         return f": write {int(given)}"
     if given is None and kind == "model_type":
         return ": fill it or leave the key out"
+    if kind in ("tuple_type", "list_type") and isinstance(given, (str, int, float)):
+        return f": write [{str(given).lower() if isinstance(given, bool) else given}]"
     return ""
 
 

@@ -66,9 +66,10 @@ def test_a_mistake_in_an_included_file_has_its_place_there(study: Path) -> None:
 
 
 IN_TWO_FILES = [
-    ("seeds: {min: 3, max: 8, until: decided, looks: [3, 9]}", "seeds: {paired: false}", "base.yaml:2:48: seeds.looks: "),
+    ("seeds: {min: 3, max: 8, until: decided, looks: [3, 9]}", "seeds: {paired: false}", "base.yaml:2:48: seeds.looks"),
     ("seeds: {min: 3, max: 8}", "seeds: {n: 3}", "study.yaml:3:12: seeds.n: "),
-    ("budget: {prior: {low: 1.0, expected: 0.5, high: 3.0}}", "budget: {rows: 9}", "base.yaml:2:38: budget.prior.expected: "),
+    ("budget: {prior: {low: 1.0, expected: 0.5, high: 3.0}}", "budget: {rows: 9}",
+     "base.yaml:2:38: budget.prior.expected: "),
     ("budget: {prior: {low: 1.0, expected: 2.0, high: 3.0}}", "budget: {prior: {high: 1.5}}",
      "study.yaml:3:24: budget.prior.high: "),
     ("resources: {gpus: 3}", "resources: {nodes: 2}", "base.yaml:2:19: resources.gpus: "),

@@ -39,7 +39,7 @@ CASES = {
     ),
     "too many random orders": (
         "  d: {kind: cumulative, order: [a, b], reverse: true, random: {n: 1, seed: 0}}",
-        "5:67: designs.d.random.n: asks for 2 orders beside those written out; 2 tricks have 0 more",
+        "5:67: designs.d.random.n: asks for 2 orders beside those written out; 2 tricks have 0 more: leave `random`",
     ),
     "a name that is taken": (
         "  d: {kind: cumulative, order: [a, b], reverse: true}\n  d-reverse: {kind: add_one}",
@@ -55,8 +55,8 @@ CASES = {
     ),
     "no such fraction": (
         "  d: {kind: fractional, resolution: 4}",
-        "5:37: designs.d.resolution: no fraction of 3 tricks has resolution IV: use `factorial`, 8 rows, or "
-        "`resolution: 3`, 4 rows",
+        "5:37: designs.d.resolution: no fraction of 3 tricks has resolution IV: use `resolution: 3`, 4 rows, "
+        "or `factorial` without `resolution`, 8 rows",
     ),
     "a resolution that is none": ("  d: {kind: fractional, resolution: 2}", "5:37: designs.d.resolution: "),
     "no resolution": ("  d: {kind: fractional}", "5:3: designs.d: `resolution` is missing"),
@@ -82,7 +82,7 @@ CASES = {
     ),
     "a prior upside down": (
         "  d: {kind: factorial}\nbudget: {prior: {low: 2.0, expected: 1.0, high: 3.0}}",
-        "6:38: budget.prior.expected: `low`, `expected` and `high` must stand in this order of size, and 2, 1 and 3 do not",
+        "6:38: budget.prior.expected: `low`, `expected` and `high` must stand in this order of size, and 2, 1 and 3",
     ),
     "a rule for pairs without pairs": (
         "  d: {kind: add_one}\nseeds: {paired: false}\nreport: {pairing: where_it_helps}",

@@ -270,8 +270,8 @@ def test_a_step_with_more_prompts_than_problems_is_a_warning(read: Read) -> None
             return Examination(problems=known)
 
     study = read("study: s\nbase: {preset: dr_grpo, set: {schedule.minibatches: 1}}\n" + GRID)
-    for known, said in ((None, []), (2000, []), (10, [16, 11, 2000])):
-        runner = Counting()
+    for number, said in ((None, []), (2000, []), (10, [16, 11, 2000])):
+        known, runner = number, Counting()
         found = notes(make_plan(study, runner)).get("repeated_problems", [])
         assert [text.partition(", but the task has 10 training problems")[0].rpartition(" ")[2] for text in found] == [
             f"{number}`" for number in said

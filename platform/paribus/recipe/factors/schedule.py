@@ -184,6 +184,7 @@ class Schedule(Level):
         if self.minibatches > self.prompts_per_step:
             raise ValueError(
                 f"schedule.minibatches ({self.minibatches}) is larger than schedule.prompts_per_step "
-                f"({self.prompts_per_step}): a minibatch holds whole groups, so it needs at least one prompt"
+                f"({self.prompts_per_step}): a minibatch holds whole groups, so it needs at least one prompt. "
+                f"Write {self.prompts_per_step} or fewer, or more prompts"
             )
         return self
