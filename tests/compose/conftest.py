@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 
 from compose import engine
+from compose.engine import PATIENCE_S
 from compose.outside import Outside
 
 SECRETS = ("postgres_password", "dashboard_token", "ray_token")
 
-STUDY = """
+TEST_S = 4 * PATIENCE_S
+"""Seconds for each test, and for a run that it holds: images are built, and other suites share the machine."""
+
+STEPS = 80
+"""Steps of a run: as many as eight attempts at one that is held make, and no run here is interrupted that often."""
+
+STUDY = f"""
 study: short
 base:
   preset: grpo
@@ -22,15 +29,39 @@ base:
     task: search
     kl: off
     optimizer.learning_rate: 5.0e-4
-    schedule: {steps: 160, prompts_per_step: 4, group_size: 4, minibatches: 1, epochs: 1, max_new_tokens: 20}
+    schedule: {{steps: {STEPS}, prompts_per_step: 4, group_size: 4, minibatches: 1, epochs: 1, max_new_tokens: 20}}
 tricks:
-  clip_higher: {clip.high: 0.28}
-  token_level: {aggregation: token_batch}
-designs: {solo: {kind: add_one}}
-seeds: {n: 4}
-evaluate: {every: 160, problems: 8, primary: eval/heldout/avg_at_1, checkpoint: final}
+  clip_higher: {{clip.high: 0.28}}
+  held: {{reward.functions.gate: {{path: gate.pass_gate, weight: 0.0, timeout_s: {TEST_S:.1f}}}}}
+designs: {{solo: {{kind: add_one}}}}
+seeds: {{n: 4}}
+evaluate: {{every: {STEPS}, problems: 8, primary: eval/heldout/avg_at_1, checkpoint: final}}
+checkpoint: {{every: 5}}
+timeouts: {{reward: {TEST_S:.1f}}}
 """
-"""12 runs of the native runner: on an idle machine they take a minute, so that faults meet some that train."""
+"""12 runs of the native runner; those of the arm `held` wait for the test, so that faults meet some that train.
+
+With two slots, and runs in the order of their seeds, both slots hold such a run in the end, and four runs have results.
+"""
+
+GATE = '''
+"""Holds a run after ten steps of each of its attempts until a file is there."""
+
+import time
+from pathlib import Path
+
+OPENED = Path({opened!r})
+calls = 0
+
+
+def pass_gate(completions, **kwargs):
+    global calls
+    calls += 1
+    while calls > 40 and not OPENED.exists():
+        time.sleep(0.2)
+    return [0.0] * len(completions)
+'''
+"""The reward function of the arm `held`: a resumed run has new processes, which count anew."""
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +92,10 @@ def compose(request):
     (folder / "studies").mkdir()
     (folder / "studies" / "short.yaml").write_text(STUDY)
     folder.chmod(0o755)
-    if reason := no_containers():
+    reason = no_containers()
+    seen = folder / "studies" if reason else Path("/srv/paribus/studies")
+    (folder / "studies" / "gate.py").write_text(GATE.format(opened=str(seen / "opened")))
+    if reason:
         print(f"compose: services are processes of this machine, not containers: {reason}")
         made = Outside(folder, folder / "studies", profile)
     else:

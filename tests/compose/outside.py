@@ -53,7 +53,7 @@ class Outside:
         self.scheduler = "scheduler"
         named = [yaml.safe_load((ROOT / f).read_text()) for f in ("docker-compose.yml", "docker-compose.test.yml")]
         self._services: dict[str, dict[str, Any]] = {
-            name: {**service, **{k: v for k, v in named[1]["services"].get(name, {}).items() if k == "command"}}
+            name: _changed(service, named[1]["services"].get(name, {}))
             for name, service in named[0]["services"].items()
         }
         self.secrets.chmod(0o755)  # the database's user must read its own, made for this test
@@ -283,6 +283,12 @@ class Outside:
     def logs(self) -> str:
         """Return the ends of the logs."""
         return "\n".join(f"{file.name}: {file.read_text()[-1500:]}" for file in sorted(self.folder.glob("*.log")))
+
+
+def _changed(service: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a service with the command and the variables that the file of the tests gives it."""
+    command = {"command": test["command"]} if "command" in test else {}
+    return {**service, **command, "environment": {**service.get("environment", {}), **test.get("environment", {})}}
 
 
 def _plain(text: str, named: Mapping[str, str]) -> str:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from compose.conftest import SECRETS
+from compose.conftest import SECRETS, STEPS, TEST_S
 from compose.engine import FOLDER, MOUNTED, PATIENCE_S, ROOT, docker_compose, run
 
-pytestmark = pytest.mark.timeout(4 * PATIENCE_S)  # images are built, and containers share the machine with other suites
+pytestmark = pytest.mark.timeout(TEST_S)
 
 FILE, S3 = ROOT / "docker-compose.yml", ROOT / "containers" / "s3.yml"
 
@@ -245,9 +245,13 @@ def check_tokens(compose, laptop, token):
 
 
 def among_runs(found):
-    """Return whether some runs have ended and others run."""
-    assert found["states"] != {"SUCCEEDED": 12}, "the study was over before the fault: give it more steps"
-    return found["results"] > 1 and found["states"].get("RUNNING")
+    """Return whether some runs have ended and both slots hold another."""
+    return found["results"] > 1 and found["states"].get("RUNNING") == 2
+
+
+def gate(compose):
+    """Return the file for which the runs of the arm `held` wait."""
+    return compose.studies / "opened"
 
 
 def check_next_start(compose):
@@ -260,7 +264,6 @@ def check_next_start(compose):
     after = until(lambda: outcome(compose), "the counts after the next start")
     assert after["results"] >= before["results"]
     assert after["attempts"] >= before["attempts"]
-    assert after["results"] < 12, "nothing was left to do"
 
 
 def typed(title, number=0):
@@ -279,6 +282,7 @@ def back_up(compose, folder):
 
 def check_restore(compose, laptop, saved):
     """Bring the backup back into empty volumes as the page says: the study goes on to its end, and tokens hold."""
+    gate(compose).unlink()
     compose.docker("down", "--volumes")
     for line in typed("Restore"):
         said = compose.type(line.replace("doctor", "doctor || true"), laptop.folder)
@@ -290,7 +294,7 @@ def check_restore(compose, laptop, saved):
     compose.type(f"{start} --no-build", laptop.folder)
     after = until(lambda: outcome(compose), "the counts after the restore")
     assert after["results"] >= saved
-    assert after["results"] < 12, "the backup was of a study at its end"
+    gate(compose).touch()
     until(lambda: outcome(compose)["states"] == {"SUCCEEDED": 12}, "the end of the restored study")
     found = until(lambda: (o := outcome(compose))["lost"] == 0 and o, "MLflow's copy of the restored study")
     print("compose: after the restore:", json.dumps(found))
@@ -308,8 +312,9 @@ def check_faults(compose):
     killed = compose.pid("scheduler")
     compose.kill("scheduler")
     until(lambda: compose.pid("scheduler") not in (0, killed), "another scheduler")
-    assert outcome(compose)["states"] != {"SUCCEEDED": 12}, "the scheduler was killed while nothing ran"
-    time.sleep(max(0.0, 60 - (time.monotonic() - stopped)))
+    until(lambda: outcome(compose)["again"] > before["again"], "another attempt at a run that the kill interrupted")
+    gate(compose).touch()
+    until(lambda: outcome(compose)["results"] > before["results"], "a result without MLflow")
     assert compose.pid("mlflow") == 0, "MLflow was to be away"
     print(f"compose: MLflow was away for {time.monotonic() - stopped:.0f} s")
     compose.start("mlflow")
@@ -318,8 +323,8 @@ def check_faults(compose):
     found = until(lambda: (o := outcome(compose))["lost"] == 0 and o, "MLflow's copy")
     print("compose: after the faults:", json.dumps(found))
     assert (found["results"], found["copies"], found["doubled"]) == (12, 12, 0)
-    assert found["again"] > before["again"], "the kill interrupted no run"  # `down` has interrupted some before
-    assert found["points"] > 12 * 160
+    assert found["resumed"] > 0, "no run went on from a checkpoint"
+    assert found["points"] > 12 * STEPS
     assert found["violations"] == []
     assert found["user"] == (10001 if compose.containers else os.getuid())
     # its exit status also depends on MLflow's answer within 30 s, which a busy machine may miss
@@ -354,7 +359,10 @@ def test_a_study_runs_on_the_workers_of_ray(compose, tmp_path):
     until(lambda: status_of(address) == 401, "the dashboard")
     assert "12 runs: 12 new" in laptop("submit", laptop.study)
     until(lambda: among_runs(outcome(compose)), "results and a run")
+    killed = compose.pid("scheduler-ray")
     compose.kill("scheduler-ray")
+    until(lambda: compose.pid("scheduler-ray") not in (0, killed), "another scheduler")
+    gate(compose).touch()
     until(lambda: outcome(compose)["states"] == {"SUCCEEDED": 12}, "the end of the study")
     found = until(lambda: (o := outcome(compose))["lost"] == 0 and o, "MLflow's copy")
     print("compose: on Ray:", json.dumps(found))
