@@ -247,6 +247,7 @@ def effect_forest(plan: Plan, found: Sequence[ArmScore], name: str) -> Forest:
                 high=cell.high,
                 n=cell.n or 0,
                 separated=cell.verdict == "separated",
+                filled=cell.verdict == "separated",
             )
         )
     return Forest(

@@ -165,7 +165,7 @@ class Interval:
         n: seeds behind it.
         separated: whether the interval excludes 0.
         side: whether an interval that excludes 0 lies on the better or the worse side; empty where neither is meant.
-        claimed: whether a test after correction shows it.
+        filled: whether its mark is filled; the caption says of what.
     """
 
     label: str
@@ -175,7 +175,7 @@ class Interval:
     n: int
     separated: bool
     side: Side = ""
-    claimed: bool = False
+    filled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,7 +192,7 @@ def test_the_answer_names_what_is_shown_and_what_is_undecided() -> None:
     lead = [t for t in model.tables if t.lead]
     assert [t.key for t in lead] == ["solo.score"]
     (figure,) = (f for f in model.figures if f.lead)
-    sides = {i.label: (i.side, i.claimed) for i in figure.forests[0].intervals}
+    sides = {i.label: (i.side, i.filled) for i in figure.forests[0].intervals}
     assert sides["clip_higher"] == ("better", True)
     assert sides["soft_overlong"] == ("worse", True)
     assert sides["token_level"][1] is False

@@ -136,3 +136,38 @@ def test_cells_have_the_colours_of_the_plot() -> None:
     page = to_html(model, None)
     assert '<td class="separated worse" title="worse">' in page
     assert "td.separated { color: var(--mark)" not in page
+
+
+def test_captions_speak_of_the_intervals_that_are_there() -> None:
+    """With one or two seeds no caption reads as if rows had intervals; with some such rows it says which have none."""
+    shape = Shape(seeds=2, designs=("add_one", "leave_one_out"), tricks=("clip_higher", "soft_overlong"))
+    bare = "No row has an interval: fewer than 3 seeds. Grey: nothing is tested."
+    for seeds in (1, 2):
+        few = build_report(made_up_study(replace(shape, seeds=seeds)))
+        found = {f.key: f for f in few.figures if f.forests}
+        assert found.keys() == {"answer", "forest", "contributions.figure"}
+        assert all(f.caption.endswith(bare) and "as intervals" not in f.title for f in found.values())
+    lost = tuple(("clip_higher", seed, "failed") for seed in (0, 1, 2))
+    some = build_report(made_up_study(replace(shape, seeds=5, outcomes=lost)))
+    assert figure(some, "answer").caption.startswith("95% t intervals; none with fewer than 3 seeds. Blue: better")
+    whole = build_report(made_up_study(replace(shape, seeds=5)))
+    assert figure(whole, "answer").caption.startswith("95% t intervals. Blue: better")
+
+
+def test_marks_are_filled_where_a_sentence_claims_the_difference() -> None:
+    """In both plots of arms against the base, for the score as for measures of which neither direction is better."""
+    model = build_report(made_up_study(Shape(seeds=10)))
+    said = {w.partition("`")[2].partition("`")[0]: w for w in model.words}
+    names = {"forest.score": "held-out accuracy", "forest.length": "length", "forest.truncated": "truncation"}
+    checked = 0
+    for key in ("answer", "forest"):
+        assert "Filled: shown after correction." in figure(model, key).caption
+        for forest in figure(model, key).forests:
+            drawn = [symbol == "circle" for symbol in forest_figure(forest)["data"][-1]["marker"]["symbol"]]
+            name = names.get(forest.key.replace("answer", "forest"))
+            for row, full in zip(forest.intervals, drawn, strict=True):
+                if name and row.label in said:
+                    claim = rf"(?:raised|lowered) (?:[^:]* and |[^:]*, )?{name} by "
+                    assert full is bool(re.search(claim, said[row.label])), (key, row.label, said[row.label])
+                    checked += 1
+    assert checked > 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from paribus.report.analysis.analysis import Analysis
@@ -14,6 +14,8 @@ from paribus.report.tables.cells import effect_cell, level_text, side_of
 from paribus.report.tables.effects import CONTRIBUTIONS
 from paribus.study.contrasts import FACTORIALS, interactions, main_effects, tricks_of
 from paribus.study.plan import Row
+
+FILLED = "Filled: shown after correction. "
 
 
 def forest_figure(analysis: Analysis) -> Figure | None:
@@ -27,7 +29,8 @@ def forest_figure(analysis: Analysis) -> Figure | None:
     forests = []
     for measure, by_arm in columns:
         label = "tokens generated" if measure.key == "generated" else measure.label
-        rows = [interval_of(s.name, e, measure.better) for s in alone if (e := by_arm[s.arm]) is not None]
+        level = analysis.levels.score if measure is analysis.score else analysis.levels.symptom
+        rows = [_claim(s.name, e, measure.better, level) for s in alone if (e := by_arm[s.arm]) is not None]
         unit = f" ({measure.unit})" if measure.unit else ""
         forests.append(
             Forest(key=f"forest.{measure.key}", title=label, x_label=f"Δ {label}{unit}", intervals=tuple(rows))
@@ -36,10 +39,8 @@ def forest_figure(analysis: Analysis) -> Figure | None:
     paired = "paired by seed" if analysis.paired else "seeds not paired"
     return Figure(
         key="forest",
-        title="What each arm moves, as intervals",
-        caption=f"Difference from `{base}`, {paired}, with {level_text(analysis)} t interval; no interval with "
-        "fewer than 3 seeds. Filled marks: the interval excludes 0, before any correction. Blue: better, orange: "
-        "worse, teal: neither is meant.",
+        title="What each arm moves, as a figure",
+        caption=f"Difference from `{base}`, {paired}. {ends_text(analysis, forests, FILLED)}",
         forests=tuple(f for f in forests if f.intervals),
         table="effects",
     )
@@ -51,21 +52,30 @@ def answer_figure(analysis: Analysis) -> Figure | None:
     if not known:
         return None
     score = analysis.score
-    rows = [
-        replace(interval_of(analysis.label(a), e, score.better), claimed=claimed(e, analysis.levels.score))
-        for a, e in known
-    ]
+    rows = [_claim(analysis.label(a), e, score.better, analysis.levels.score) for a, e in known]
     unit = f" ({score.unit})" if score.unit else ""
     forest = Forest(key="answer.score", title="", x_label=f"Δ {score.label}{unit}", intervals=tuple(rows), bars=False)
     return Figure(
         key="answer",
         title=f"Every arm against `{analysis.label(analysis.plan.base)}`",
-        caption=f"{level_text(analysis)} t intervals. Blue: better, orange: worse, where the interval leaves out 0. "
-        "Filled: shown after correction for all arms. Grey: undecided.",
+        caption=ends_text(analysis, [forest], FILLED),
         forests=(forest,),
         table="comparisons",
         lead=True,
     )
+
+
+def ends_text(analysis: Analysis, forests: Iterable[Forest], marks: str = "") -> str:
+    """Return which rows of these plots have intervals, why others have none, and how to read colours and ``marks``."""
+    rows = [row for forest in forests for row in forest.intervals]
+    bare = [row for row in rows if row.low is None]
+    few, flat = (any((row.n < MIN_SEEDS) is less for row in bare) for less in (True, False))
+    why = " or ".join([*(["fewer than 3 seeds"] if few else []), *(["no spread"] if flat else [])])
+    if len(bare) == len(rows):
+        return f"No row has an interval: {why}. Grey: nothing is tested."
+    text = f"{level_text(analysis)} t intervals{f'; none with {why}' if bare else ''}."
+    neither = ", teal: neither is meant" if any(row.separated and not row.side for row in rows) else ""
+    return f"{text} Blue: better, orange: worse{neither}, where the interval leaves out 0. {marks}Grey: undecided."
 
 
 def interval_of(label: str, effect: Effect, better: str) -> Interval:
@@ -81,6 +91,11 @@ def interval_of(label: str, effect: Effect, better: str) -> Interval:
         separated=effect.separated,
         side=side_of(effect, better),
     )
+
+
+def _claim(label: str, effect: Effect, better: str, level: float) -> Interval:
+    """Return a row whose mark is filled if a sentence claims the effect at this level."""
+    return replace(interval_of(label, effect, better), filled=claimed(effect, level))
 
 
 def contribution_figure(analysis: Analysis) -> Figure | None:
@@ -106,8 +121,7 @@ def contribution_figure(analysis: Analysis) -> Figure | None:
     return Figure(
         key="contributions.figure",
         title="What each trick contributes",
-        caption=f"With {level_text(analysis)} t intervals; none with fewer than 3 seeds. Blue (better) and orange "
-        "(worse): the interval excludes 0, uncorrected.",
+        caption=ends_text(analysis, forests, "This is before any correction. "),
         forests=tuple(forests),
         table="contributions",
     )

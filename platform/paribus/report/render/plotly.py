@@ -67,7 +67,7 @@ def panel_figure(panel: Panel, styles: Mapping[str, Style]) -> Json:
 
 
 def forest_figure(forest: Forest) -> Json:
-    """Return data and layout of one forest plot; filled marks are intervals that exclude 0."""
+    """Return data and layout of one forest plot; the caption says which marks are filled."""
     rows = forest.intervals
     known = [(i.low, i.high, i.label) for i in rows if i.low is not None and i.high is not None]
     intervals = {
@@ -88,7 +88,7 @@ def forest_figure(forest: Forest) -> Json:
         "marker": {
             "color": [_colour(i) for i in rows],
             "size": 8,
-            "symbol": ["circle" if (i.claimed if i.side else i.separated) else "circle-open" for i in rows],
+            "symbol": ["circle" if i.filled else "circle-open" for i in rows],
         },
         "hovertemplate": "%{y}: %{x} (n=%{customdata[0]})<extra></extra>",
     }
