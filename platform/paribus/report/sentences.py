@@ -171,10 +171,9 @@ def _checkpoints(analysis: Analysis) -> list[str]:
     ends = [(r, score_steps(r, evaluate)) for r in runs if r.outcome in ("finished", "stopped_early")]
     few = [len(used) for r, used in ends if r.outcome == "finished" and 0 < len(used) < 3]
     if few and evaluate.checkpoint == "mean_of_last_3":
-        most = max(few)
+        made = " or ".join(text for n, text in ((1, "a single one"), (2, "the mean of 2")) if n in few)
         found.append(
-            f"{len(few)} of {len(runs)} runs have fewer than 3 evaluations after step 0: their score is the mean of "
-            f"{'one' if most == 1 else f'at most {most}'}."
+            f"{len(few)} of {len(runs)} runs have fewer than 3 evaluations after step 0: their score is {made}."
         )
     broken = [r for r, used in ends if r.outcome == "finished" and used and _not_finite(analysis, r, used[0][0])]
     if broken:

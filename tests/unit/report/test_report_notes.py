@@ -34,8 +34,27 @@ def test_a_score_that_is_not_made_by_the_declared_rule_is_told() -> None:
     assert any("score before training" in text for text in told)
 
 
+def test_the_note_of_a_score_says_how_many_evaluations_it_took() -> None:
+    """With fewer than 3 evaluations no note says that the score is the mean of 3."""
+    said = {
+        1: "mean of the last 3 evaluations of each run",
+        4: "mean of the last 3 evaluations of each run, of which there are only 2",
+        8: "mean of the last 3 evaluations of each run, of which there is only 1",
+    }
+    for every, text in said.items():
+        data = made_up_study(Shape(steps=8, every=every))
+        model = build_report(data)
+        notes = {c.note for t in model.tables for c in t.columns if c.key == "score"}
+        assert notes == {f"`eval/heldout/avg_at_1`, {text}; the rule was declared before the run"}
+    short = replace(data.runs[0], lines=made_up_study(Shape(steps=8, every=1)).runs[0].lines)
+    mixed = build_report(replace(data, runs=(short, *data.runs[1:])))
+    assert "of each run, or of 1 where it has no more;" in next(
+        c.note for t in mixed.tables for c in t.columns if c.key == "score"
+    )
+
+
 def test_arms_whose_rewards_failed_are_named() -> None:
-    """Rewards that could not be computed are named with their share, although the runs finished; 1% is not."""
+    """Rewards that failed are named with their share, also as the status of runs that finished; 1% is not."""
     data = made_up_study(Shape(steps=8, designs=("add_one",), tricks=("clip_higher", "token_level")))
     labels = {a.key: a.label for a in data.plan.arms}
     shares = {"clip_higher": 1.0, "token_level": 0.996, "base": 0.01}

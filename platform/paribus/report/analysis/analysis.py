@@ -46,7 +46,6 @@ class Analysis:
         self.data = data
         self.plan = data.plan
         self.evaluate = data.plan.evaluate
-        self.score = score_measure(self.evaluate, external=data.plan.external)
         sets = self.evaluate.all_sets
         self.primary_settings = sets.get(self.evaluate.primary_set, sets[HELDOUT])
         self._values: dict[tuple[str, str], Values] = {}
@@ -54,6 +53,11 @@ class Analysis:
         self._effects: dict[tuple[str, str, str], Effect | None] = {}
         self._sets: dict[str, tuple[str, ...]] = {}
         self._paid: dict[tuple[str, int], Mapping[int, tuple[float, float]]] = {}
+
+    @cached_property
+    def score(self) -> Measure:
+        """The primary metric under the checkpoint rule; its note says how many evaluations that took."""
+        return score_measure(self.evaluate, self.data.runs, external=self.plan.external)
 
     @cached_property
     def paired(self) -> bool:

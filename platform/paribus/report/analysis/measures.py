@@ -55,19 +55,19 @@ class Measure:
     note: str = ""
 
 
-def score_measure(evaluate: Evaluate, *, external: bool = False) -> Measure:
+def score_measure(evaluate: Evaluate, runs: Iterable[RunData] = (), *, external: bool = False) -> Measure:
     """Return the study's primary metric under its checkpoint rule.
 
     Args:
         evaluate: how runs are evaluated.
+        runs: those whose scores the note is about.
         external: whether other programs than Paribus have measured it.
     """
     name = evaluate.primary_metric
     metric = find_metric(name)
-    rules = {"final": "the last evaluation", "mean_of_last_3": "mean of the last 3 evaluations"}
-    rule = f"{rules[evaluate.checkpoint]} of each run; the rule was declared before the run"
+    rule = f"{_rule(evaluate, runs)}; the rule was declared before the run"
     if external:
-        rule = f"as the trainer measured it, {rules[evaluate.checkpoint].replace('evaluation', 'value')} of each run"
+        rule = f"as the trainer measured it, {_rule(evaluate, runs).replace('evaluation', 'value')}"
     label = metric.label if metric else name
     if metric and name.startswith("eval/"):
         chosen = evaluate.primary_set
@@ -81,6 +81,18 @@ def score_measure(evaluate: Evaluate, *, external: bool = False) -> Measure:
         better=metric.better if metric else "higher",
         note=f"`{name}`, {rule}",
     )
+
+
+def _rule(evaluate: Evaluate, runs: Iterable[RunData]) -> str:
+    """Return which evaluations make up a score, and how many where runs have fewer than the rule takes."""
+    if evaluate.checkpoint == "final":
+        return "the last evaluation of each run"
+    counts = {len(score_steps(r, evaluate)) for r in runs if r.outcome == "finished"} - {0}
+    few = " or ".join(map(str, sorted(counts - {3})))
+    if 3 in counts or not few:
+        return f"mean of the last 3 evaluations of each run{f', or of {few} where it has no more' if few else ''}"
+    there = f"{'is' if few == '1' else 'are'} only {few}"
+    return f"mean of the last 3 evaluations of each run, of which there {there}"
 
 
 def start_measure(evaluate: Evaluate) -> Measure:
