@@ -20,13 +20,14 @@ from paribus.health.finding import Finding, to_json
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.measures import score_steps, series
 from paribus.report.assumptions import mixed_versions
+from paribus.report.build import build_report
 from paribus.report.collect import read_study
 from paribus.report.inputs import RunData
 from paribus.report.sentences import warnings
 from paribus.report.write import write_report
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.store.reader import Reader
-from support.homes import fill
+from support.homes import fill, with_steps
 from support.studies import Shape, made_up_study
 
 SHAPE = Shape(
@@ -102,6 +103,36 @@ def test_what_was_written_is_read(home: Path) -> None:
     assert by_outcome["stopped_early"].reason == "nan in optim/loss"
     assert data.provenance["git commit"] == "abc123"
     assert "torch.version 2.13" in data.provenance["environment"]
+
+
+def test_a_run_that_was_stopped_at_its_last_step_has_finished(tmp_path: Path) -> None:
+    """It has all its steps and its score: tables count it as finished, say where it was stopped, and keep the reason."""
+    whole = with_steps(made_up_study(replace(SHAPE, outcomes=())), SHAPE.steps)
+    stopped = ("+ soft_overlong", 2)
+    label = {a.key: a.label for a in whole.plan.arms}
+    runs = [
+        replace(r, outcome="stopped_early", reason="nan in optim/loss") if (label[r.arm], r.seed) == stopped else r
+        for r in whole.runs
+    ]
+    fill(tmp_path, replace(whole, runs=tuple(runs)))
+    with Reader.open(tmp_path) as reader:
+        data = read_study(reader, "made-up")
+    (run,) = (r for r in data.runs if r.state == "STOPPED_EARLY")
+    assert (run.outcome, run.stopped_at_end) == ("finished", True)
+    model = build_report(data)
+    tables = {t.key: t for t in model.tables}
+    assert [row.cells[0].text for row in tables["ladder.score"].rows] == ["3/3", "3/3"]
+    assert [row.cells[-1].text for row in tables["ladder.score"].rows] == ["ok", "1 stopped at the last step"]
+    (lost,) = tables["losses"].rows
+    assert [c.text for c in lost.cells] == [
+        "2",
+        "stopped at the last step (STOPPED_EARLY)",
+        "1",
+        "4",
+        "nan in optim/loss",
+    ]
+    assert "sensitivity" not in tables
+    assert not any("stopped early" in text for text in model.warnings)
 
 
 def test_newest_attempt_with_records_counts(home: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def made_up_home(home: Path, shape: Shape = SHAPE) -> StudyData:
     Returns:
         The study as it was made up.
     """
-    data = _with_steps(made_up_study(shape), shape.steps)
+    data = with_steps(made_up_study(shape), shape.steps)
     runs = {r.fingerprint: (order, r) for order, r in enumerate(data.runs)}
     count, pace = len(runs) - WAITING, STEP_S * shape.steps + 10
     now = [time.time() - pace * count]
@@ -112,7 +112,7 @@ def write_folder(folder: RunFolder, run: RunData) -> None:
     )
 
 
-def _with_steps(data: StudyData, steps: int) -> StudyData:
+def with_steps(data: StudyData, steps: int) -> StudyData:
     """Return the study with recipes that plan as many steps as the runs have."""
     arms = (
         replace(arm, recipe=arm.recipe.model_copy(update={"schedule": Schedule(steps=steps)})) for arm in data.plan.arms

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from paribus.errors import RunFolderError
 from paribus.report.analysis.analysis import Analysis
-from paribus.report.collect import OUTCOMES
+from paribus.report.collect import OUTCOMES, counted
 from paribus.report.inputs import RunData, StudyData
 from paribus.store.models import RunRecord
 from paribus_dashboards.data.home import Home
@@ -35,6 +35,6 @@ def _data(home: Home, study: StudyNow, run: RunRecord) -> RunData:
         gpus=tried[-1].gpus if tried else 0.0,
     )
     try:
-        return replace(data, stored=cast("Recorded", home.series(run)))
+        return counted(replace(data, stored=cast("Recorded", home.series(run))), study.record.plan)
     except RunFolderError:
         return data

@@ -10,7 +10,7 @@ from typing import Any
 from paribus.errors import RunFolderError
 from paribus.health.finding import read_health
 from paribus.recipe.recipe import flatten
-from paribus.report.analysis.measures import score_steps
+from paribus.report.analysis.measures import GENERATED, SAMPLED, last_value, score_steps
 from paribus.report.declared import read_declared
 from paribus.report.inputs import External, Outcome, RunData, StudyData
 from paribus.report.samples import samples_of
@@ -93,7 +93,7 @@ def _run(
     ended = run.outcome in ("finished", "stopped_early")
     try:
         stored = RunSeries(reader.home, record.fingerprint, token, derive=not reader.untouched)
-        run = replace(run, stored=stored)
+        run = counted(replace(run, stored=stored), plan)
         evaluations = _evaluations(stored, run, plan) if ended else ()
         trouble = "" if stored.span else "they are missing"
     except RunFolderError as error:
@@ -102,6 +102,19 @@ def _run(
     if ended and trouble:
         return replace(run, outcome="failed", reason=f"its records cannot be read: {trouble}")
     return replace(run, evaluations=evaluations)
+
+
+def counted(run: RunData, plan: Plan) -> RunData:
+    """Return the run as tables count it: one that was stopped after all its steps, with a score there, has finished.
+
+    How many steps a run has that Paribus did not start is not known.
+    """
+    if run.outcome != "stopped_early" or plan.external:
+        return run
+    schedule = next(a for a in plan.all_arms if a.key == run.arm).recipe.schedule
+    spent = (int(last_value(run, metric) or 0) for metric in (GENERATED, SAMPLED))
+    scored = [step for step, _ in score_steps(run, plan.evaluate)] == [run.last_step]
+    return replace(run, outcome="finished") if scored and schedule.spent(run.last_step, *spent) else run
 
 
 def _external(plan: Plan, payload: Mapping[str, Any]) -> External:

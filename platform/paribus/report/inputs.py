@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paribus.health.finding import HealthFile
 from paribus.published.tables import Published
 from paribus.run_folder.folder import Evaluation, MetricLine
+from paribus.store.states import RunState
 from paribus.study.gradients import GradientProbe
 from paribus.study.plan import Plan
 
@@ -47,7 +48,7 @@ class RunData:
         seed: its seed.
         outcome: how it counts in tables.
         state: its state in the store.
-        reason: why it stopped early or failed; empty otherwise.
+        reason: why it was stopped or failed; empty otherwise.
         attempts: number of attempts so far.
         gpus: GPUs that it holds; 0 for a CPU slot.
         lines: metric lines in memory, of a made-up run or the readable part of a damaged one.
@@ -77,6 +78,11 @@ class RunData:
         from paribus.run_folder.series import Columns
 
         return self.stored or Columns.of(self.lines)
+
+    @property
+    def stopped_at_end(self) -> bool:
+        """Whether it was stopped after all its steps, with a score there, so that it counts as finished."""
+        return self.outcome == "finished" and self.state == RunState.STOPPED_EARLY
 
     @property
     def last_step(self) -> int:

@@ -12,7 +12,16 @@ from paribus.report.analysis.ceilings import Ceilings
 from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import Single, effect_measures, effects, singles, tested_designs
 from paribus.report.analysis.lost_runs import fragile
-from paribus.report.analysis.measures import GENERATED, Measure, last_value, mean_value, score_steps, start_measure
+from paribus.report.analysis.measures import (
+    FAILED_REWARDS,
+    GENERATED,
+    SAMPLED,
+    Measure,
+    failed_rewards,
+    last_value,
+    score_steps,
+    start_measure,
+)
 from paribus.report.assumptions import mixed_versions, one_spread_words
 from paribus.report.ceiling_words import ceiling_words
 from paribus.report.design_words import any_tested, design_words, designs
@@ -27,6 +36,7 @@ from paribus.report.tables.cells import (
     listed,
     number,
     p_words,
+    percent,
     single_texts,
 )
 from paribus.report.tables.health import health_words
@@ -47,9 +57,6 @@ NAMES = {
 
 
 NOT_COMPARED = "No arm can be compared with the base"
-
-FAILED_REWARDS = 0.01
-"""Share of failed rewards above which a report warns, as the detector `rollout_errors` does."""
 
 
 def summary(analysis: Analysis, curves: Ceilings) -> list[str]:
@@ -124,14 +131,13 @@ def _end(analysis: Analysis, run: RunData) -> str:
 def _failed_rewards(analysis: Analysis) -> list[str]:
     """Return which arms trained on rewards that were not computed."""
     shares: dict[str, list[float]] = {}
-    for run in (r for r in analysis.data.runs if r.outcome in ("finished", "stopped_early")):
-        share = mean_value(run, "reward/failed_frac")
-        if share is not None and share > FAILED_REWARDS:
+    for run in analysis.data.runs:
+        if (share := failed_rewards(run)) is not None:
             shares.setdefault(analysis.label(run.arm), []).append(share)
     if not shares:
         return []
     count = sum(map(len, shares.values()))
-    arms = listed(f"`{name}` ({_percent(math.fsum(found) / len(found))})" for name, found in shares.items())
+    arms = listed(f"`{name}` ({percent(math.fsum(found) / len(found))})" for name, found in shares.items())
     return [
         f"In {count} of {len(analysis.data.runs)} runs the reward of more than {FAILED_REWARDS:.0%} of the responses "
         f"failed: {arms}. A failed reward function scored `on_failure`, and a failed verifier counted as wrong. "
@@ -139,14 +145,9 @@ def _failed_rewards(analysis: Analysis) -> list[str]:
     ]
 
 
-def _percent(share: float) -> str:
-    """Return a share above 1%, never rounded to all."""
-    return f"{min(share, 0.99) if share < 1 else share:.0%}"
-
-
 def _budgets(analysis: Analysis) -> list[str]:
     """Return which runs ended before they had spent their budget of generated tokens or of sampled prompts."""
-    metrics = {"tokens": GENERATED, "prompts": "budget/prompts_sampled"}
+    metrics = {"tokens": GENERATED, "prompts": SAMPLED}
     short: dict[str, Counter[str]] = {}
     spent = Counter[str]()
     for run in (r for r in analysis.data.runs if r.outcome == "finished"):

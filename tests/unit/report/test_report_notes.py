@@ -64,13 +64,20 @@ def test_arms_whose_rewards_failed_are_named() -> None:
         lines = tuple(replace(x, values={**x.values, **more}) if x.step else x for x in run.lines)
         return replace(run, lines=lines)
 
-    found = build_report(replace(data, runs=tuple(map(failing, data.runs)))).warnings
-    (text,) = (text for text in found if "reward" in text)
+    model = build_report(replace(data, runs=tuple(map(failing, data.runs))))
+    (text,) = (text for text in model.warnings if "reward" in text)
     assert text == (
         "In 6 of 9 runs the reward of more than 1% of the responses failed: `clip_higher` (100%) and `token_level` "
         "(99%). A failed reward function scored `on_failure`, and a failed verifier counted as wrong. The first "
         "errors are in `stdout.log` of the run folder."
     )
+    (table,) = (t for t in model.tables if t.key == "solo.score")
+    statuses = {row.label: row.cells[-1].text for row in table.rows}
+    assert statuses == {
+        "base": "ok",
+        "clip_higher": "rewards failed (100%)",
+        "token_level": "rewards failed (99%)",
+    }
     assert not any("reward" in text for text in build_report(data).warnings)
 
 

@@ -27,7 +27,7 @@ LATE_NOTE = (
 Rule = Literal["score", "start", "late", "last", "sum", "waste", "gain_per_token"]
 
 
-GENERATED, TRAINED = "budget/gen_tokens", "budget/trained_tokens"
+GENERATED, TRAINED, SAMPLED = "budget/gen_tokens", "budget/trained_tokens", "budget/prompts_sampled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +237,16 @@ def mean_value(run: RunData, metric: str) -> float | None:
     found = run.recorded.series(metric, least=2)
     total, count = _sum(run, metric), int(found.count.sum())
     return None if total is None or not count or found.nans.sum() else total / count
+
+
+FAILED_REWARDS = 0.01
+"""Share of failed rewards above which a report speaks of them, as the detector `rollout_errors` does."""
+
+
+def failed_rewards(run: RunData) -> float | None:
+    """Return the share of the run's responses whose reward failed, if it is one that a report speaks of."""
+    share = mean_value(run, "reward/failed_frac") if run.outcome in ("finished", "stopped_early") else None
+    return share if share is not None and share > FAILED_REWARDS else None
 
 
 def value_of(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:

@@ -1,4 +1,4 @@
-"""The tables behind the main ones: pass rates, costs, values by seed, runs that did not finish."""
+"""The tables behind the main ones: pass rates, costs, values by seed, runs that were lost or stopped."""
 
 from __future__ import annotations
 
@@ -229,20 +229,25 @@ def pairs_table(analysis: Analysis) -> Table | None:
     )
 
 
+AT_END = "A run that was stopped at its last step has all its steps and its score there: it counts as finished."
+
+
 def losses_table(analysis: Analysis) -> Table | None:
-    """Return all runs that did not finish as planned; ``None`` if all did."""
-    lost = [r for r in analysis.data.runs if r.outcome in ("failed", "stopped_early", "cancelled")]
+    """Return all runs that failed or were stopped, if only at their last step; ``None`` without one."""
+    lost = [r for r in analysis.data.runs if r.outcome in ("failed", "stopped_early", "cancelled") or r.stopped_at_end]
     if not lost:
         return None
+    at_end = any(r.stopped_at_end for r in lost)
     keys = ("seed", "outcome", "attempts", "last_step", "reason")
     rows = []
     for run in lost:
-        outcome = run.outcome.replace("_", " ") + (f" ({run.state})" if run.state else "")
+        outcome = "stopped at the last step" if run.stopped_at_end else run.outcome.replace("_", " ")
+        outcome += f" ({run.state})" if run.state else ""
         texts = (str(run.seed), outcome, str(run.attempts), str(run.last_step), run.reason or "no reason recorded")
         rows.append(TableRow(label=analysis.label(run.arm), cells=tuple(Cell(text=t) for t in texts)))
     return Table(
         key="losses",
-        title="Runs that did not finish",
+        title="Runs that were lost or stopped",
         answers="Which runs are missing or cut short, and why?",
         first="Arm",
         columns=tuple(Column(key=k, label=k.replace("_", " ")) for k in keys),
@@ -250,6 +255,7 @@ def losses_table(analysis: Analysis) -> Table | None:
         notes=(
             "As planned, a run that was stopped early counts with its last evaluation; failed and cancelled runs are "
             "left out of the means and listed here.",
+            *([AT_END] if at_end else []),
         ),
     )
 

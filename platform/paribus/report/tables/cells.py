@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.lost_runs import fragile
-from paribus.report.analysis.measures import Measure, diverged, meaning_of
+from paribus.report.analysis.measures import Measure, diverged, failed_rewards, meaning_of
 from paribus.report.model import Cell, Column, Side, TableRow, Verdict, rounded, stored
 from paribus.stats.intervals import Estimate, decimals_of
 from paribus.stats.multiple_testing import level_at
@@ -197,6 +198,11 @@ def verdict_text(effect: Effect) -> str:
     return "undecided"
 
 
+def percent(share: float) -> str:
+    """Return a share above 1%, never rounded to all."""
+    return f"{min(share, 0.99) if share < 1 else share:.0%}"
+
+
 def needed_text(seeds: int | None) -> str:
     """Return ``about 11 seeds per arm`` or ``more than 100 seeds per arm``."""
     return f"{f'more than {CAP}' if seeds is None else f'about {seeds}'} seeds per arm"
@@ -249,12 +255,16 @@ def seeds_cell(analysis: Analysis, arm: str) -> Cell:
 
 
 def status_cell(analysis: Analysis, arm: str) -> Cell:
-    """Return ``ok``, or how runs ended that did not finish, and ``fragile`` if the verdict depends on them."""
+    """Return ``ok``, or how runs ended that did not finish, whose rewards failed, and whether the verdict is fragile."""
     outcomes = [r.outcome for r in analysis.runs(arm)]
     words = {"stopped_early": "stopped early", "failed": "failed", "cancelled": "cancelled", "pending": "not finished"}
     parts = [f"{outcomes.count(k)} {w}" for k, w in words.items() if k in outcomes]
     broken = sum(diverged(r, analysis.score.metric) for r in analysis.runs(arm))
+    at_end = sum(r.stopped_at_end for r in analysis.runs(arm))
+    parts += [f"{at_end} stopped at the last step"] if at_end else []
     parts += [f"{broken} without a finite end"] if broken else []
+    shares = [share for r in analysis.runs(arm) if (share := failed_rewards(r)) is not None]
+    parts += [f"rewards failed ({percent(math.fsum(shares) / len(shares))})"] if shares else []
     if arm != analysis.plan.base and fragile(analysis, arm):
         parts.append("fragile")
     if arm in analysis.late_arms:
