@@ -54,8 +54,10 @@ def _of_all_runs(analysis: Analysis) -> str:
         return " ".join([f"{NOT_COMPARED}: {why}.", *designs_tested(analysis)])
     if not any(e.supported for _, e in found):
         what = f"No difference from the base is tested: {_too_few(analysis, found)} too few"
-        return " ".join([f"{what}. {_extremes(analysis, found)}", *designs_tested(analysis)])
-    return " ".join([_shown(analysis, found), *_together(analysis), *_undecided(analysis, found), *counts(analysis)])
+        said = [f"{what}. {_extremes(analysis, found)}", *_not_compared(analysis), *designs_tested(analysis)]
+        return " ".join(said)
+    said = [_shown(analysis, found), *_together(analysis), *_undecided(analysis, found), *_not_compared(analysis)]
+    return " ".join([*said, *counts(analysis)])
 
 
 def _too_few(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
@@ -159,6 +161,17 @@ def _undecided(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> list[
         for some in (left, alike)
     )
     seeds = _seeds(analysis, [e for _, e in unclear]) if unclear else ""
+    parts = (
+        (alike, f"Equivalent to the base within ±{analysis.plan.margin or 0:g}: {same}."),
+        (left, f"Undecided at {seeds}: {names}."),
+        (after, f"Exploratory at {seeds}: {listed(after)}."),
+        (few, f"Too few runs for a test: {listed(few)}."),
+    )
+    return [text for found_here, text in parts if found_here]
+
+
+def _not_compared(analysis: Analysis) -> list[str]:
+    """Return which arms have no difference from the base and why, and which have one of stopped runs alone."""
     arms = [(f"`{s.name}`", analysis.runs(s.arm), analysis.values(s.arm, analysis.score)) for s in singles(analysis)]
     lost = [name for name, runs, _ in arms if all(r.outcome in ("failed", "cancelled") for r in runs)]
     ended = [(name, runs, scores) for name, runs, scores in arms if all(r.outcome != "pending" for r in runs)]
@@ -169,10 +182,6 @@ def _undecided(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> list[
     elsewhere = [f"`{s.name}`" for s in apart if not analysis.same_meaning(s.arm, base, score)]
     no_seed = [f"`{s.name}`" for s in apart if analysis.same_meaning(s.arm, base, score)]
     parts = (
-        (alike, f"Equivalent to the base within ±{analysis.plan.margin or 0:g}: {same}."),
-        (left, f"Undecided at {seeds}: {names}."),
-        (after, f"Exploratory at {seeds}: {listed(after)}."),
-        (few, f"Too few runs for a test: {listed(few)}."),
         (lost, f"Not compared, because every run was lost: {listed(lost)}."),
         (no_score, f"Not compared, because no run has a finite score: {listed(no_score)}."),
         (elsewhere, f"Not compared, because trainers measure the score in other ways: {listed(elsewhere)}."),
@@ -187,10 +196,12 @@ def _extremes(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
     ordered = sorted(found, key=lambda x: x[1].estimate.value)
     ends = [ordered[-1], ordered[0]] if len(ordered) > 1 else ordered
     values = [number(e.estimate.value, decimals_for(e.answers, e.estimate.value), signed=True) for _, e in ends]
+    head = "Differences" if all(e.estimate.n == 1 for _, e in found) else "Mean differences"
+    head = f"{head} from the base in {analysis.score.label}"
     if len(ends) > 1 and ends[0][1].estimate.value == ends[1][1].estimate.value:
-        return f"Differences from the base in {analysis.score.label}: {values[0]} for each arm with runs."
+        return f"{head}: {values[0]} for each arm with a score."
     texts = [f"{name} {value}" for (name, _), value in zip(ends, values, strict=True)]
-    return f"Differences from the base in {analysis.score.label}: {' to '.join(texts)}."
+    return f"{head}: {' to '.join(texts)}."
 
 
 def totals(analysis: Analysis) -> tuple[str, ...]:
@@ -235,4 +246,5 @@ def _health(analysis: Analysis) -> str:
     most = [e.detector for e in critical if e.runs == critical[0].runs]
     each = " each" if len(most) > 1 else ""
     worst = f" Critical most often: {listed(most)}, in {critical[0].runs}{each}." if most else ""
-    return f"Health: of {len(checked)} checked runs {listed(counts)}{unknown}.{worst}"
+    runs = "run" if len(checked) == 1 else "runs"
+    return f"Health: of {len(checked)} checked {runs} {listed(counts)}{unknown}.{worst}"

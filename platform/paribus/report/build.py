@@ -12,6 +12,7 @@ from paribus.report import sentences
 from paribus.report.adaptive import with_interim_note
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.ceilings import Ceilings
+from paribus.report.analysis.effect import MIN_SEEDS
 from paribus.report.analysis.measures import LATE
 from paribus.report.answer import answer, totals
 from paribus.report.assumptions import pairs_words
@@ -164,7 +165,6 @@ def provenance(analysis: Analysis) -> dict[str, str]:
             "what its numbers depend on. See environment.json in the study's run folders."
         )
     plan, evaluate = analysis.plan, analysis.evaluate
-    floor = "; for scores never narrower than evaluation noise implies" if analysis.held else ""
     outcomes = [r.outcome for r in analysis.data.runs]
     counts = ", ".join(f"{outcomes.count(o)} {o.replace('_', ' ')}" for o in dict.fromkeys(outcomes))
     chosen, name = analysis.primary_settings, evaluate.primary_set
@@ -193,16 +193,27 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         **_adaptive(plan),
         "runs": f"{len(outcomes)}{'' if plan.external else ' planned'}: {counts}",
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
-        "intervals": f"{LEVEL:.0%} Student t over training seeds{floor}",
-        "tests": f"{'paired t by seed' if analysis.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
-        **({"pairing": pairs_words(analysis)} if plan.paired else {}),
-        "correction": _correction(analysis),
-        "power": f"{POWER:.0%} by the noncentral t, at the upper 80% bound of the observed spread",
+        **_statistics(analysis),
         "equivalence": _equivalence(analysis),
         **declared_rows(analysis),
         "late in training": f"last {LATE:.0%} of the steps",
     }
     return external_rows(plan, rows)
+
+
+def _statistics(analysis: Analysis) -> dict[str, str]:
+    """Return by which rules intervals and p values are made, if an arm has the seeds that they take."""
+    floor = "; for scores never narrower than evaluation noise implies" if analysis.held else ""
+    runs = (analysis.runs(arm.key) for arm in analysis.plan.arms)
+    few = max(sum(r.outcome in ("finished", "stopped_early") for r in each) for each in runs) < MIN_SEEDS
+    none = f"none: no arm has {MIN_SEEDS} runs that ended with values"
+    return {
+        "intervals": none if few else f"{LEVEL:.0%} Student t over training seeds{floor}",
+        "tests": none if few else f"{'paired t by seed' if analysis.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
+        **({"pairing": pairs_words(analysis)} if analysis.plan.paired else {}),
+        "correction": _correction(analysis),
+        "power": none if few else f"{POWER:.0%} by the noncentral t, at the upper 80% bound of the observed spread",
+    }
 
 
 def _horizon(plan: Plan) -> dict[str, str]:

@@ -74,7 +74,7 @@ def declared_rows(analysis: Analysis) -> dict[str, str]:
     return {
         "declared": f"{_time(declared.at)}, {before}",
         "runs first planned": ", ".join(by),
-        "compared with this base": f"{len(declared.compared)} arms with results, over all plans of this store",
+        "compared with this base": f"{len(declared.compared)} arm{'' if len(declared.compared) == 1 else 's'} with results, over all plans of this store",
     }
 
 

@@ -22,7 +22,7 @@ from paribus.report.analysis.measures import (
     score_steps,
     start_measure,
 )
-from paribus.report.assumptions import mixed_versions, one_spread_words
+from paribus.report.assumptions import counts, mixed_versions, one_spread_words
 from paribus.report.ceiling_words import ceiling_words
 from paribus.report.design_words import any_tested, design_words, designs
 from paribus.report.effect_words import claimed, p_of, score_sentence, short_of, size_text
@@ -87,7 +87,7 @@ def claims_rule(analysis: Analysis) -> str:
     more = (
         [f"for a ceiling, and for reached half of the base's gain sooner or later, below {curve:.2g}%"] if curve else []
     )
-    more += [f"for a count of arms under one spread, below {count:.2g}%"] if count else []
+    more += [f"for a count of arms under one spread, below {count:.2g}%"] if counts(analysis) else []
     return (
         f"A sentence says {verbs} only where p after correction is below {score:.2g}% for {analysis.score.label} and "
         f"below {symptom:.2g}% for the rest{''.join(f'; {part}' for part in more)}. So at most 5% of studies in which "
@@ -118,7 +118,7 @@ def warnings(analysis: Analysis) -> list[str]:
     found += _failed_rewards(analysis)
     found += [*cautions(analysis), *mixed_versions(analysis), *_checkpoints(analysis), *_budgets(analysis)]
     seen = ("cost", "few_evaluations")  # the runs have shown these by now
-    found += [note.message for note in analysis.plan.warnings if note.code not in seen]
+    found += [f"{note.message.rstrip('.')}." for note in analysis.plan.warnings if note.code not in seen]
     return found
 
 
@@ -174,21 +174,21 @@ def _checkpoints(analysis: Analysis) -> list[str]:
     if few and evaluate.checkpoint == "mean_of_last_3":
         made = " or ".join(text for n, text in ((1, "a single one"), (2, "the mean of 2")) if n in few)
         found.append(
-            f"{len(few)} of {len(runs)} runs have fewer than 3 evaluations after step 0: their score is {made}."
+            f"Runs with fewer than 3 evaluations after step 0: {len(few)} of {len(runs)}. Their score is {made}."
         )
     broken = [r for r, used in ends if r.outcome == "finished" and used and _not_finite(analysis, r, used[0][0])]
     if broken:
         names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in broken))
         found.append(
-            f"{len(broken)} of {len(runs)} runs have an evaluation that is not a finite number where their score is "
-            f"taken: it is left out, and finite evaluations before it count: {names}."
+            f"Runs with an evaluation that is not a finite number where their score is taken: {len(broken)} of "
+            f"{len(runs)}. It is left out, and finite evaluations before it count: {names}."
         )
     untrained = [r for r, used in ends if r.outcome == "stopped_early" and used and used[-1][0] == 0]
     if untrained:
         names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in untrained))
         found.append(
-            f"{len(untrained)} of {len(runs)} runs were stopped before an evaluation: they count with the score before "
-            f"training, which says nothing about them: {names}."
+            f"Runs that were stopped before an evaluation: {len(untrained)} of {len(runs)}. They count with the score "
+            f"before training, which says nothing about them: {names}."
         )
     return found
 
@@ -299,7 +299,7 @@ def _seeds_rule(analysis: Analysis) -> str:
         return "Each arm is a single run, so training variance is unknown and differences between arms are not tested."
     if n == 2:
         most = "" if len(sizes) == 1 else "at most "
-        return f"Each arm has {most}2 runs: the tables show both values, and differences are not tested."
+        return f"Each arm has {most}2 runs: the tables show the value of each, and differences are not tested."
     if n < 5 and analysis.family:
         count = f"{n}" if len(sizes) == 1 else f"{sizes[0]} to {n}"
         return f"With {count} seeds per arm, all of this is only indicative."

@@ -293,7 +293,7 @@ def test_scores_that_are_not_finite() -> None:
     }
     runs = tuple(replace(r, lines=(*r.lines, *lines.get(r.fingerprint, ()))) for r in data.runs)
     (caution,) = (w for w in build_report(replace(data, runs=runs)).warnings if "not a finite number" in w)
-    assert caution.startswith("5 of 15 runs have")
+    assert "where their score is taken: 5 of 15." in caution
     assert caution.endswith("finite evaluations before it count: `clip_higher`.")
 
 

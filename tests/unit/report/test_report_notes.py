@@ -12,14 +12,14 @@ from support.studies import Shape, made_up_study
 
 
 def test_a_report_repeats_what_bears_on_its_numbers() -> None:
-    """A confounded pair is told below the table; an estimate of costs is not, since costs are measured."""
+    """A confounded pair is told as a sentence; an estimate of costs is not, since costs are measured."""
     data = made_up_study(Shape(steps=4))
     notes = (
         PlanWarning(code="confounded", message="d: `+ a`: why", arm="+ a"),
         PlanWarning(code="cost", message="about twice"),
     )
     told = build_report(replace(data, plan=replace(data.plan, warnings=notes))).warnings
-    assert "d: `+ a`: why" in told
+    assert "d: `+ a`: why." in told
     assert not any("about twice" in text for text in told)
 
 

@@ -19,7 +19,7 @@ from paribus.report.build import build_report
 from paribus.report.declared import Declared
 from paribus.report.figures.forests import answer_figure
 from paribus.report.follow_up import _verdict
-from paribus.report.inputs import External, RunData, StudyData
+from paribus.report.inputs import External, Outcome, RunData, StudyData
 from paribus.report.sentences import _ladders, _learning, _not_compared, warnings
 from paribus.report.several_studies import compare_all
 from paribus.report.tables.appendix import seeds_table
@@ -50,7 +50,7 @@ def test_nothing_is_said_of_tests_that_two_seeds_do_not_have() -> None:
     """No correction over 0 comparisons, no interval that isn't there, no p values, and no range of equal numbers."""
     shape = replace(SOLO, seeds=2, designs=("add_one", "leave_one_out"))
     model = build_report(scored(shape, lambda label, _: 0.3 if label == "base" else 0.5))
-    assert "Differences from the base in held-out accuracy: +0.200 for each arm with runs." in model.answer
+    assert "Mean differences from the base in held-out accuracy: +0.200 for each arm with a score." in model.answer
     tables = {table.key: table for table in model.tables}
     notes = tables["contributions"].notes
     assert "Differences in held-out accuracy; no comparison with the base could be tested." in notes
@@ -58,6 +58,50 @@ def test_nothing_is_said_of_tests_that_two_seeds_do_not_have() -> None:
     (column,) = (column for column in tables["pairs"].columns if column.key == "difference")
     assert (column.label, column.note) == ("differences", "too few pairs for a mean with an interval")
     assert not any("p values" in note for note in tables["pairs"].notes)
+    (column,) = (column for column in tables["solo.score"].columns if column.key == "to_base")
+    assert column.note == "difference from `base`; paired by seed"
+    rules = {name: model.provenance[name] for name in ("intervals", "tests", "power")}
+    assert set(rules.values()) == {"none: no arm has 3 runs that ended with values"}
+    curves = [f.caption for f in model.figures if f.panels]
+    assert curves
+    assert all(text.startswith("One thin line per seed: a mean with a band takes 3 seeds.") for text in curves)
+    lost = build_report(made_up_study(replace(shape, outcomes=(("full", 0, "failed"),))))
+    (note,) = (n for t in lost.tables if t.key == "contributions" for n in t.notes if "is missing" in n)
+    assert note.endswith("These count as without losses.")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_an_answer_without_tests_names_the_arms_that_it_does_not_compare(seeds: int) -> None:
+    """Arms without a score, and those that count with the evaluations of stopped runs, as in an answer with tests."""
+    ends: dict[str, Outcome | float] = {"base": 0.5, "clip_higher": "failed", "soft_overlong": math.nan}
+    shape = replace(SOLO, seeds=seeds, tricks=("clip_higher", "soft_overlong", "token_level", "dynamic_sampling"))
+    data = scored(shape, lambda label, _: ends.get(label, 0.6))
+    stopped = next(a.key for a in data.plan.arms if a.label == "token_level")
+    runs = tuple(replace(r, outcome="stopped_early") if r.arm == stopped else r for r in data.runs)
+    said = answer(Analysis(replace(data, runs=runs)))
+    assert said.startswith("No difference from the base is tested")
+    assert "Not compared, because every run was lost: `clip_higher`." in said
+    assert "Not compared, because no run has a finite score: `soft_overlong`." in said
+    assert said.endswith("Every run stopped early, and counts with its last evaluation: `token_level`.")
+
+
+def test_the_interval_of_a_single_run_has_a_note() -> None:
+    """A table with the evaluation noise of one run says what it is; one of three seeds needs no such words."""
+    for seeds in (1, 3):
+        (table,) = (t for t in build_report(made_up_study(replace(SOLO, seeds=seeds))).tables if t.key == "solo.score")
+        there = any("evaluation noise only" in cell.note for row in table.rows for cell in row.cells)
+        told = any(note.startswith("[low, high] evaluation noise only: 95%") for note in table.notes)
+        assert there is told is (seeds == 1)
+
+
+def test_the_rule_of_claims_speaks_of_tests_that_are_there() -> None:
+    """No level of a count of arms under one spread where the report has no such count."""
+    whole = made_up_study(SOLO)
+    lost = made_up_study(replace(SOLO, outcomes=(("clip_higher", 0, "failed"),)))
+    for data in (whole, lost):
+        model = build_report(data)
+        (rule,) = (w for w in model.words if w.startswith("A sentence says"))
+        assert ("a count of arms under one spread" in rule) is ("if all arms share one spread" in model.answer)
 
 
 def between(low: float, high: float) -> StudyData:

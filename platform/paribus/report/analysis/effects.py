@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paribus.report.analysis.analysis import Analysis
-from paribus.report.analysis.effect import Effect, corrected
+from paribus.report.analysis.effect import MIN_SEEDS, Effect, corrected
 from paribus.report.analysis.measures import Measure, symptom_measures
 from paribus.stats.factorial import (
     Cells,
@@ -129,9 +129,10 @@ class CellEffects:
             lost = any(not values for values in self._values.values())
             how = f"; where all runs of an arm are, {FITTED}" if lost else ""
             return [f"{some}: {what} come from the means of the runs that there are{how}."]
+        tests = ", and tests have the degrees of freedom of the seeds"
         return [
-            f"{some}: in their seeds {FITTED}; where they do not determine an effect, it is that of the other seeds. "
-            "These count as without losses, and tests have the degrees of freedom of the seeds."
+            f"{some}: in the seed of a missing run {FITTED}; where they do not determine an effect, it is that of the "
+            f"other seeds. These count as without losses{tests if len(self.analysis.plan.seeds) >= MIN_SEEDS else ''}."
         ]
 
 

@@ -58,6 +58,9 @@ CAPTION = (
 )
 
 
+SINGLE = "One thin line per seed: a mean with a band takes 3 seeds. "
+
+
 RAW = "Values are as recorded, not smoothed."
 
 
@@ -177,7 +180,8 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: Grid) 
         labels = metric.label, steps, f"{metric.label} ({metric.unit})"
         panels.append(_panel(analysis, f"{key}.{name}", labels, named, partial(grid.points, metric=name)))
     shown = tuple(p for p in panels if p.lines)
-    caption = CAPTION + ("" if points else HIDDEN) + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
+    banded = any(line.low for panel in shown for line in panel.lines)
+    caption = (CAPTION if banded else SINGLE) + ("" if points else HIDDEN) + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
     return Figure(key=key, title=title, caption=caption, panels=shown, table="training") if shown else None
 
 

@@ -135,7 +135,7 @@ def mean_cell(
         text = ", ".join(number(v, decimals) for v in values.values())
         if estimate.n == 1 and noise:
             ends = [number(estimate.value + z * noise, decimals) for z in (-1.96, 1.96)]
-            note = f"[{ends[0]}, {ends[1]}] evaluation noise only"
+            note = f"[{ends[0]}, {ends[1]}] {NOISE_ONLY}"
     if estimate.n != expected:
         text += f" (n={estimate.n})"
     bounds = supported and bool(estimate.sd)
@@ -219,6 +219,15 @@ def by_seed(values: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
     return tuple((seed, rounded(v)) for seed, v in values.items())
 
 
+NOISE_ONLY = "evaluation noise only"
+
+
+ONE_RUN = (
+    f"[low, high] {NOISE_ONLY}: 95% normal interval of one run's score over the choice of problems. It leaves out "
+    "how much runs of other seeds differ."
+)
+
+
 MARKS = {"stopped_early": "†", "failed": "✗", "cancelled": "✗", "pending": "…"}
 
 
@@ -242,8 +251,9 @@ FLOOR = (
 
 def interval_notes(rows: Iterable[TableRow], note: str = INTERVALS, score: str = "") -> list[str]:
     """Return how to read the intervals of a table, if it has any; ``score`` names the measure with a noise floor."""
-    notes = [note, *([FLOOR.format(score=score)] if score else [])]
-    return notes if any(c.low is not None for r in rows for c in r.cells) else []
+    cells = [cell for row in rows for cell in row.cells]
+    notes = [note, *([FLOOR.format(score=score)] if score else [])] if any(c.low is not None for c in cells) else []
+    return [*notes, *([ONE_RUN] if any(c.note.endswith(NOISE_ONLY) for c in cells) else [])]
 
 
 def seeds_cell(analysis: Analysis, arm: str) -> Cell:
@@ -315,10 +325,9 @@ def level_text(analysis: Analysis) -> str:
 
 
 def pairing(analysis: Analysis) -> str:
-    """Return how two arms are compared."""
-    if analysis.paired:
-        return "paired by seed, paired t"
-    return "seeds not paired, Welch's t"
+    """Return how two arms are compared, with the test where there is one."""
+    pairs, test = ("paired by seed", "paired t") if analysis.paired else ("seeds not paired", "Welch's t")
+    return f"{pairs}, {test}" if analysis.family else pairs
 
 
 def training_notes(analysis: Analysis, arms: Iterable[str], measures: Iterable[Measure]) -> list[str]:

@@ -34,7 +34,8 @@ CROSSED = "How does each arm compare with the base? The effects of the tricks ha
 
 
 FEW = (
-    "With fewer than 3 seeds the table shows each seed's value, without interval, test or bold: it supports no ranking."
+    "With fewer than 3 seeds the table shows each seed's value, without an interval over seeds, a test or bold: it "
+    "supports no ranking."
 )
 
 
