@@ -106,7 +106,7 @@ def test_what_was_written_is_read(home: Path) -> None:
 
 
 def test_a_run_that_was_stopped_at_its_last_step_has_finished(tmp_path: Path) -> None:
-    """It has all its steps and its score: tables count it as finished, say where it was stopped, and keep the reason."""
+    """It has all its steps and its score: tables count it as finished, say where it stopped, and keep the reason."""
     whole = with_steps(made_up_study(replace(SHAPE, outcomes=())), SHAPE.steps)
     stopped = ("+ soft_overlong", 2)
     label = {a.key: a.label for a in whole.plan.arms}

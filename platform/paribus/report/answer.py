@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import Effect
 from paribus.report.analysis.effects import full_recipe, singles
-from paribus.report.analysis.lost_runs import fragile
+from paribus.report.analysis.lost_runs import fragile, untrained
 from paribus.report.assumptions import counts, tests_line
 from paribus.report.design_words import any_tested, designs_tested
 from paribus.report.effect_words import claimed, short_of, size_text
@@ -176,7 +176,9 @@ def _not_compared(analysis: Analysis) -> list[str]:
     lost = [name for name, runs, _ in arms if all(r.outcome in ("failed", "cancelled") for r in runs)]
     ended = [(name, runs, scores) for name, runs, scores in arms if all(r.outcome != "pending" for r in runs)]
     no_score = [name for name, _, scores in ended if not scores and name not in lost]
-    stopped = [name for name, runs, scores in arms if scores and all(r.outcome == "stopped_early" for r in runs)]
+    bare = [f"`{s.name}`" for s in singles(analysis) if _bare(analysis, s.arm)]
+    early = [name for name, runs, scores in arms if scores and all(r.outcome == "stopped_early" for r in runs)]
+    stopped = [name for name in early if name not in bare]
     base, score = analysis.plan.base, analysis.score
     apart = [s for s in singles(analysis) if analysis.to_base.get(s.arm) is None and analysis.values(s.arm, score)]
     elsewhere = [f"`{s.name}`" for s in apart if not analysis.same_meaning(s.arm, base, score)]
@@ -186,13 +188,22 @@ def _not_compared(analysis: Analysis) -> list[str]:
         (no_score, f"Not compared, because no run has a finite score: {listed(no_score)}."),
         (elsewhere, f"Not compared, because trainers measure the score in other ways: {listed(elsewhere)}."),
         (no_seed, f"Not compared, because no seed is also one of the base: {listed(no_seed)}."),
+        (bare, f"Stopped before an evaluation, so that the score before training counts: {listed(bare)}."),
         (stopped, f"Every run stopped early, and counts with its last evaluation: {listed(stopped)}."),
     )
     return [text for found_here, text in parts if found_here]
 
 
+def _bare(analysis: Analysis, arm: str) -> bool:
+    """Whether all scores of an arm are those before training, of runs that were stopped before an evaluation."""
+    scored = [r for r in analysis.runs(arm) if r.seed in analysis.values(arm, analysis.score)]
+    return bool(scored) and all(untrained(analysis, r) for r in scored)
+
+
 def _extremes(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
-    """Return the arms with the largest and the smallest difference from the base, untested."""
+    """Return the arms with the largest and the smallest difference from the base, untested, that say something."""
+    bare = {f"`{s.name}`" for s in singles(analysis) if _bare(analysis, s.arm)}
+    found = [(name, e) for name, e in found if name not in bare] or found
     ordered = sorted(found, key=lambda x: x[1].estimate.value)
     ends = [ordered[-1], ordered[0]] if len(ordered) > 1 else ordered
     values = [number(e.estimate.value, decimals_for(e.answers, e.estimate.value), signed=True) for _, e in ends]

@@ -71,10 +71,11 @@ def declared_rows(analysis: Analysis) -> dict[str, str]:
     runs = len(analysis.plan.runs)
     before = f"when {declared.known} of its {runs} runs had results" if declared.known else "before any of its results"
     by = [f"{count} by `{name}` ({_time(at)})" for (name, at), count in declared.planned_by.items()]
+    arms = f"{len(declared.compared)} arm{'' if len(declared.compared) == 1 else 's'}"
     return {
         "declared": f"{_time(declared.at)}, {before}",
         "runs first planned": ", ".join(by),
-        "compared with this base": f"{len(declared.compared)} arm{'' if len(declared.compared) == 1 else 's'} with results, over all plans of this store",
+        "compared with this base": f"{arms} with results, over all plans of this store",
     }
 
 

@@ -11,7 +11,7 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.ceilings import Ceilings
 from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import Single, effect_measures, effects, singles, tested_designs
-from paribus.report.analysis.lost_runs import fragile
+from paribus.report.analysis.lost_runs import fragile, untrained
 from paribus.report.analysis.measures import (
     FAILED_REWARDS,
     GENERATED,
@@ -183,11 +183,11 @@ def _checkpoints(analysis: Analysis) -> list[str]:
             f"Runs with an evaluation that is not a finite number where their score is taken: {len(broken)} of "
             f"{len(runs)}. It is left out, and finite evaluations before it count: {names}."
         )
-    untrained = [r for r, used in ends if r.outcome == "stopped_early" and used and used[-1][0] == 0]
-    if untrained:
-        names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in untrained))
+    bare = [r for r in runs if untrained(analysis, r)]
+    if bare:
+        names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in bare))
         found.append(
-            f"Runs that were stopped before an evaluation: {len(untrained)} of {len(runs)}. They count with the score "
+            f"Runs that were stopped before an evaluation: {len(bare)} of {len(runs)}. They count with the score "
             f"before training, which says nothing about them: {names}."
         )
     return found

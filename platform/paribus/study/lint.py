@@ -70,7 +70,8 @@ def seed_warning(seeds: Seeds) -> PlanWarning:
     if n < 3:
         few = "one seed" if n == 1 else f"{n} seeds"
         return PlanWarning(
-            code="seeds", message=f"{few}: no difference can be separated from seed noise, so none is tested; that takes 3"
+            code="seeds",
+            message=f"{few}: no difference can be separated from seed noise, so none is tested; that takes 3",
         )
     smallest, effect = smallest_p(n), detectable_effect(n, paired=seeds.paired)
     unit = "standard deviations of the paired differences" if seeds.paired else "standard deviations over seeds"

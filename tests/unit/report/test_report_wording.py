@@ -70,6 +70,16 @@ def test_nothing_is_said_of_tests_that_two_seeds_do_not_have() -> None:
     assert note.endswith("These count as without losses.")
 
 
+def test_a_score_before_training_is_no_difference_in_the_answer() -> None:
+    """An arm whose runs all stopped before an evaluation is named as such, and is no extreme of the differences."""
+    data = scored(replace(SOLO, seeds=1), lambda label, _: 0.5 if label == "base" else 0.6)
+    arm = next(a.key for a in data.plan.arms if a.label == "clip_higher")
+    runs = tuple(replace(r, outcome="stopped_early", lines=r.lines[:2]) if r.arm == arm else r for r in data.runs)
+    said = answer(Analysis(replace(data, runs=runs)))
+    assert "Differences from the base in held-out accuracy: `soft_overlong` +0.100." in said
+    assert said.endswith("Stopped before an evaluation, so that the score before training counts: `clip_higher`.")
+
+
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_an_answer_without_tests_names_the_arms_that_it_does_not_compare(seeds: int) -> None:
     """Arms without a score, and those that count with the evaluations of stopped runs, as in an answer with tests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import Effect
-from paribus.report.analysis.measures import diverged, series
+from paribus.report.analysis.measures import diverged, score_steps, series
 from paribus.report.inputs import RunData
 
 
@@ -22,6 +22,12 @@ def fragile(analysis: Analysis, arm: str) -> bool:
 def is_lost(analysis: Analysis, run: RunData) -> bool:
     """Whether a run failed, was stopped early, or finished without a finite score at its last evaluation."""
     return run.outcome in ("failed", "stopped_early") or diverged(run, analysis.score.metric)
+
+
+def untrained(analysis: Analysis, run: RunData) -> bool:
+    """Whether a run was stopped before an evaluation, so that its score is the one before training."""
+    steps = [step for step, _ in score_steps(run, analysis.evaluate)] if run.outcome == "stopped_early" else []
+    return steps == [0]
 
 
 def sensitivity(analysis: Analysis, arm: str) -> dict[str, Effect | None]:

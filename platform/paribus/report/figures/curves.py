@@ -181,7 +181,11 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: Grid) 
         panels.append(_panel(analysis, f"{key}.{name}", labels, named, partial(grid.points, metric=name)))
     shown = tuple(p for p in panels if p.lines)
     banded = any(line.low for panel in shown for line in panel.lines)
-    caption = (CAPTION if banded else SINGLE) + ("" if points else HIDDEN) + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
+    caption = (
+        (CAPTION if banded else SINGLE)
+        + ("" if points else HIDDEN)
+        + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
+    )
     return Figure(key=key, title=title, caption=caption, panels=shown, table="training") if shown else None
 
 

@@ -265,7 +265,7 @@ def seeds_cell(analysis: Analysis, arm: str) -> Cell:
 
 
 def status_cell(analysis: Analysis, arm: str) -> Cell:
-    """Return ``ok``, or how runs ended that did not finish, whose rewards failed, and whether the verdict is fragile."""
+    """Return ``ok``, or how runs ended that did not finish, failed rewards, and what makes its verdict weak."""
     outcomes = [r.outcome for r in analysis.runs(arm)]
     words = {"stopped_early": "stopped early", "failed": "failed", "cancelled": "cancelled", "pending": "not finished"}
     parts = [f"{outcomes.count(k)} {w}" for k, w in words.items() if k in outcomes]
