@@ -180,7 +180,7 @@ def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyDat
     ("arguments", "error", "message"),
     [
         (["nothing"], StoreError, "nothing"),
-        (["abcd1234"], StoreError, "no run has a fingerprint that starts with `abcd1234`"),
+        (["abcd1234"], StoreError, "no study `abcd1234`, and no run has a fingerprint that starts with `abcd1234`"),
         (["missing.csv"], LogFileError, "cannot be read"),
         (["./missing"], LogFileError, "neither a run folder"),
         (["mlflow:0"], LogFileError, "this file does not exist"),

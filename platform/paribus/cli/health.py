@@ -156,24 +156,38 @@ def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[t
     with Reader.open(folder or home()) as reader:
         names = {s.name for s in reader.studies()}
         if target not in names and set(target) <= set("0123456789abcdef") and len(target) >= 4:
-            study, run = find_run(reader, target)
+            study, run = find_run(reader, target, f"there is no study `{target}`, and ")
             return [_of_record(reader, study, run, profile)]
         found = reader.study(study_name(target))
         return [_of_record(reader, found.plan, run, profile) for run in reader.runs_of(found.id)]
 
 
-def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
-    """Return the run whose fingerprint starts with these digits, and the plan of its newest study."""
+def find_run(reader: Reader, digits: str, also: str = "") -> tuple[Plan, RunRecord]:
+    """Return the run whose fingerprint starts with these digits, and the plan of its newest study.
+
+    Args:
+        reader: the store.
+        digits: what a user names.
+        also: what else there is not, before the sentence that there is no such run.
+
+    Raises:
+        StoreError: no run has such a fingerprint, or several have; the message says how to list the runs.
+    """
+    studies = reader.studies()
     found = {
         run.fingerprint: (study.plan, run)
-        for study in reader.studies()
+        for study in studies
         for run in reader.runs_of(study.id)
         if run.fingerprint.startswith(digits)
     }
-    if len(found) != 1:
-        many = f"{len(found)} runs have" if found else "there is no study with this name, and no run has"
-        raise StoreError(f"{many} a fingerprint that starts with `{digits}`; `paribus status STUDY` lists them")
-    return next(iter(found.values()))
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        start = f"{len(found)} runs have a fingerprint that starts with `{digits}`: give more digits."
+    else:
+        start = f"{also}no run has a fingerprint that starts with `{digits}` in {reader.home}."
+    names = ", ".join(sorted({study.name for study in studies})) or "none"
+    raise StoreError(f"{start} `paribus status STUDY` lists the runs of a study. Studies: {names}.")
 
 
 def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:

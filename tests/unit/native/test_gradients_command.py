@@ -139,6 +139,7 @@ def test_a_home_folder_that_cannot_be_written_costs_the_file_alone(trained: tupl
         ("{run}:x", "is not RUN:STEP, such as 3f2a:40, nor 0"),
         ("3", "is not RUN:STEP, such as 3f2a:40, nor 0"),
         ("ffffffffffff:2", "no run has a fingerprint that starts with `ffffffffffff`"),
+        ("zzzz:2", "lists the runs of a study. Studies: probe."),
     ],
 )
 def test_what_cannot_be_probed_is_said(trained: tuple[Path, Path], at: str, message: str) -> None:
@@ -146,7 +147,9 @@ def test_what_cannot_be_probed_is_said(trained: tuple[Path, Path], at: str, mess
     home, _ = trained
     done = called("gradients", "probe", "--at", at.format(run=base_run(home)), "--home", str(home))
     assert done.exit_code != 0
-    assert message in " ".join(f"{done.output} {done.exception}".split())
+    said = " ".join(f"{done.output} {done.exception}".split())
+    assert message in said
+    assert "no study" not in said
 
 
 def test_a_run_of_another_task_is_refused(trained: tuple[Path, Path], tmp_path: Path) -> None:
