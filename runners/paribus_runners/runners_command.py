@@ -8,6 +8,7 @@ from typing import Protocol, cast, runtime_checkable
 
 import click
 
+from paribus.cli import Group
 from paribus.cli.console import console, table
 from paribus.cli.options import json_option
 from paribus.contract import Options, available, load_runner
@@ -36,7 +37,7 @@ class Installed(Protocol):
         """Try the environment; yield what is wrong."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from paribus.errors import MissingExtra, ParibusError
+from paribus.errors import MissingExtra, ParibusError, did_you_mean
 from paribus.masking import mask_output
 from paribus.version import described
 
@@ -123,7 +123,25 @@ OUTSIDE = {"dashboard": "dashboard", "import-config": "train", "runners": "train
 """Their names, and the extra that each needs."""
 
 
-class _LazyGroup(click.Group):
+class Group(click.Group):
+    """A group of commands that names the nearest and all of them where a user types another one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named first, and the arguments after it.
+
+        Raises:
+            click.UsageError: there is no such command.
+        """
+        names = self.list_commands(ctx)
+        if (typed := args[0]) not in names and not typed.startswith("-"):
+            there = f"Commands: {', '.join(names)}."
+            raise click.UsageError(f"there is no command `{typed}`.{did_you_mean(typed, names)} {there}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class _LazyGroup(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

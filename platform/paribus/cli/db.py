@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from paribus.cli import Group
 from paribus.cli.options import home_option, json_option
 from paribus.home import home, make_home
 from paribus.scheduler.home_lock import lock_home
@@ -16,7 +17,7 @@ from paribus.store.migrate import upgrade as migrate
 from paribus.store.reader import existing_database
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Show, upgrade or copy the database: a file in the home folder, or on the server in PARIBUS_DATABASE_URL."""
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import click
 
+from paribus.engines.base import find_engine
 from paribus.errors import ParibusError, StudyFileError, did_you_mean
 from paribus.study.load import load_study, read_study
 from paribus.yaml_file.document import YAML_ENDINGS, plain, yaml_files
@@ -105,10 +106,22 @@ study_argument = click.argument("study", callback=_read_argument)
 """The argument STUDY of commands that need its file, as the parameter ``study``."""
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def _known_engine(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    return find_engine(value).name
+
+
+def engine_option(text: str) -> Callable[[_Command], _Command]:
+    """Return the option `--engine` with this help; a name that no engine has is refused before anything is done."""
+    return click.option("--engine", default="local", show_default=True, callback=_known_engine, help=text)
+
+
+WHAT_STARTS = "What starts the runs: local, slurm, ray or inline."
+"""Help of `--engine` for commands that train."""
+
 _OPTIONS = (
-    click.option(
-        "--engine", default="local", show_default=True, help="What starts the runs: local, slurm, ray or inline."
-    ),
+    engine_option(WHAT_STARTS),
     click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: GPUs, else CPU cores]"),
     click.option(
         "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."

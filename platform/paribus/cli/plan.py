@@ -14,7 +14,7 @@ from rich.console import Console
 
 from paribus.cli.console import console, describe, print_warnings, shown, table
 from paribus.cli.design_table import designs_as_plain, hours_text, orders_as_plain, print_design_summaries
-from paribus.cli.options import home_option, json_option, set_option, study_argument
+from paribus.cli.options import engine_option, home_option, json_option, set_option, study_argument
 from paribus.contract import Checkpoints, Timeouts
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
@@ -39,12 +39,7 @@ if TYPE_CHECKING:
 @click.command()
 @study_argument
 @json_option
-@click.option(
-    "--engine",
-    default="local",
-    show_default=True,
-    help="Engine that will run the study; the plan checks that `resources` fit.",
-)
+@engine_option("Engine that will run the study; the plan checks that `resources` fit.")
 @click.option(
     "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
 )

@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from paribus.cli import Group
 from paribus.cli.console import console, describe, shown, table
 from paribus.cli.options import json_option, pass_json_on
 from paribus.contract import load_runner
@@ -29,7 +30,7 @@ from paribus.recipe.unified import SHOWN, methods
 from paribus.yaml_file.document import parse_document, plain
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from paribus.cli import Group
 from paribus.cli.console import console, table
 from paribus.cli.options import json_option, pass_json_on
 from paribus.errors import ParibusError, did_you_mean
@@ -17,7 +18,7 @@ from paribus.home import data_root
 from paribus.yaml_file.document import plain, read_document
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from paribus.cli import Group
 from paribus.cli.console import console, table
 from paribus.cli.options import home_option, json_option
 from paribus.home import home
@@ -14,7 +15,7 @@ from paribus.masking import unmasked
 from paribus.remote.tokens import SCOPES, Scope, Tokens
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Create, list and revoke the access tokens of the server of this home folder.
 

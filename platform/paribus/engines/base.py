@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -243,8 +243,8 @@ def outlives_scheduler(engine: Engine) -> bool:
     return getattr(engine, "patience_s", PATIENCE_S) > PATIENCE_S
 
 
-def load_engine(name: str) -> Callable[[EngineSettings], Engine]:
-    """Return the engine class ``name``.
+def find_engine(name: str) -> EntryPoint:
+    """Return the entry point of the engine ``name``, without importing it.
 
     Raises:
         ParibusError: no engine has this name; the message lists the installed ones.
@@ -253,7 +253,16 @@ def load_engine(name: str) -> Callable[[EngineSettings], Engine]:
     if name not in entries:
         names = sorted(entries)
         raise ParibusError(f"there is no engine `{name}`.{did_you_mean(name, names)} Installed: {', '.join(names)}.")
-    return cast(Callable[[EngineSettings], Engine], entries[name].load())
+    return entries[name]
+
+
+def load_engine(name: str) -> Callable[[EngineSettings], Engine]:
+    """Return the engine class ``name``.
+
+    Raises:
+        ParibusError: no engine has this name; the message lists the installed ones.
+    """
+    return cast(Callable[[EngineSettings], Engine], find_engine(name).load())
 
 
 def refuse_too_large(resources: Resources, name: str, settings: EngineSettings) -> None:

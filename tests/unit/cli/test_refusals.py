@@ -5,6 +5,7 @@ import os
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from paribus import cli
 from paribus.errors import ParibusError
@@ -36,6 +37,28 @@ def test_other_errors_keep_their_traceback(failure, monkeypatch):
     monkeypatch.setattr(cli, "paribus", _fails(*failure))
     with pytest.raises(OSError, match=os.strerror(failure[0])):
         cli.main()
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [(["pln"], "plan"), (["recipes", "shw"], "show"), (["db", "bakup"], "backup"), (["token", "crate"], "create")],
+)
+def test_a_misspelt_command_is_answered_with_the_nearest_and_with_all(typed, near):
+    """Also below a group of commands."""
+    done = CliRunner().invoke(cli.paribus, typed)
+    assert done.exit_code == 2
+    assert f"there is no command `{typed[-1]}`. Did you mean `{near}`? Commands: " in done.output
+    assert near in done.output.partition("Commands: ")[2]
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "scheduler", "up"])
+def test_a_misspelt_engine_is_refused_before_anything_is_done(command, tmp_path):
+    """Also by a plan, whose resources are checked with the engine; nothing is written."""
+    (tmp_path / "s.yaml").write_text("no study")
+    study = [str(tmp_path / "s.yaml")] if command in ("plan", "run") else []
+    done = CliRunner().invoke(cli.paribus, [command, *study, "--engine", "lcoal", "--home", str(tmp_path / "home")])
+    assert "there is no engine `lcoal`. Did you mean `local`? Installed: inline, local," in str(done.exception)
+    assert not (tmp_path / "home").exists()
 
 
 def test_ctrl_c_has_its_own_status(monkeypatch, capsys):
