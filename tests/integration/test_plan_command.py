@@ -226,3 +226,21 @@ def test_a_run_that_never_fits_is_refused_and_nothing_is_submitted(paribus: Run,
         shown = paribus("plan", "f.yaml").stdout
         assert "resources: 1 CPU core a run" in shown
         assert "checkpoints: every 20 steps; the newest 2 are kept" in shown
+
+
+@pytest.mark.parametrize(("value", "state"), [(None, "is not set"), ("", "is empty"), ("https://example.org/x", "")])
+def test_a_plan_says_that_findings_go_to_no_webhook(
+    paribus: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None, state: str
+) -> None:
+    """Before any compute is spent, and in JSON; the address itself is never shown."""
+    monkeypatch.delenv("ALERT_URL", raising=False)
+    if value is not None:
+        monkeypatch.setenv("ALERT_URL", value)
+    (tmp_path / "f.yaml").write_text(
+        HEAD + "tricks: {a: {clip.high: 0.3}}\n" + ADD + "health: {webhook: '${ALERT_URL}'}\n"
+    )
+    trouble = f"the environment variable ALERT_URL {state}, so findings go to no webhook" if state else ""
+    shown = " ".join(paribus("plan", "f.yaml").stdout.split())
+    assert (trouble in shown, "go to no webhook" in shown) == (True, bool(state))
+    found = json.loads(paribus("plan", "f.yaml", "--json").stdout)
+    assert found["webhook"] == {"variable": "ALERT_URL", "trouble": trouble}

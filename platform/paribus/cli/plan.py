@@ -147,6 +147,7 @@ def as_plain(
         "later": [{"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed} for r in plan.later],
         "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
         "notes": [vars(note) for note in plan.warnings],
+        "webhook": {"variable": plan.webhook, "trouble": _webhook_trouble(plan)} if plan.webhook else None,
         "probes": None if found is None else _pilots_as_plain(found),
     }  # fmt: skip
 
@@ -189,9 +190,20 @@ def print_plan(
     if found is not None:
         for line in _pilot_lines(found):
             out.print(line)
+    if trouble := _webhook_trouble(plan):
+        out.print(trouble)
     if plan.warnings:
         out.print()
         print_warnings(plan.warnings, out)
+
+
+def _webhook_trouble(plan: Plan) -> str:
+    """Return why findings would go to no webhook from here; empty if they would, or the study has none."""
+    if not plan.webhook:
+        return ""
+    from paribus.monitor.alerts import no_webhook  # with SQLAlchemy, which a plan needs for nothing else
+
+    return no_webhook(plan)
 
 
 def _print_native(plan: Plan, native: Mapping[str, Mapping[str, Any]], out: Console) -> None:

@@ -26,6 +26,14 @@ TIMEOUT_S = 10.0
 """Time limit of a webhook or a command, in seconds."""
 
 
+def no_webhook(plan: Plan) -> str:
+    """Return that the environment lacks the address of the study's webhook; empty if it has it, or the study none."""
+    if not plan.webhook or os.environ.get(plan.webhook, "").strip():
+        return ""
+    state = "is empty" if plan.webhook in os.environ else "is not set"
+    return f"the environment variable {plan.webhook} {state}, so findings go to no webhook"
+
+
 class Webhooks:
     """The webhook and the command of a study. Calls return at once; the process waits for them before it exits."""
 
@@ -33,13 +41,14 @@ class Webhooks:
         self._plan = plan
         self._say = say
         self._timeout_s = timeout_s
-        if plan.webhook and plan.webhook not in os.environ:
-            say(f"{plan.study}: the environment variable {plan.webhook} is not set, so findings go to no webhook")
+        if missing := no_webhook(plan):
+            say(f"{plan.study}: {missing}")
 
     def send(self, alert: Mapping[str, Any]) -> None:
         """Send a JSON object to the webhook and to the standard input of the command."""
         data = json.dumps(alert).encode()
-        if address := os.environ.get(self._plan.webhook, ""):
+        if self._plan.webhook and not no_webhook(self._plan):
+            address = os.environ[self._plan.webhook]
             self._begin(f"the webhook in {self._plan.webhook}", lambda: self._post(address, data))
         if self._plan.command:
             self._begin(f"the command {self._plan.command[0]}", lambda: self._call(data))

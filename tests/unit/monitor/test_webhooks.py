@@ -95,9 +95,12 @@ def test_an_answer_that_refuses_and_a_missing_variable_are_told(server, monkeypa
     Webhooks(replace(small_plan(), webhook="ALERT_URL"), said.append).send(NEWS)
     wait()
     Webhooks(replace(small_plan(), webhook="NOT_SET"), said.append).send(NEWS)
+    monkeypatch.setenv("ALERT_URL", " ")
+    Webhooks(replace(small_plan(), webhook="ALERT_URL"), said.append).send(NEWS)
     assert said == [
         "small: the webhook in ALERT_URL answered with status 500",
         "small: the environment variable NOT_SET is not set, so findings go to no webhook",
+        "small: the environment variable ALERT_URL is empty, so findings go to no webhook",
     ]
 
 
