@@ -228,6 +228,22 @@ def test_a_run_that_never_fits_is_refused_and_nothing_is_submitted(paribus: Run,
         assert "checkpoints: every 20 steps; the newest 2 are kept" in shown
 
 
+def test_a_reward_function_that_the_base_lacks_names_its_arms(paribus: Run, tmp_path: Path) -> None:
+    """The plan prints functions below the base, so that one of another arm would look like the base's."""
+    (tmp_path / "mine.py").write_text(
+        "def short(texts, **_):\n    return [0.0 for _ in texts]\n\n\ndef long(texts, **_):\n    return [1.0 for _ in texts]\n"
+    )
+    (tmp_path / "f.yaml").write_text(
+        "study: s\nbase: {preset: grpo, set: {kl: off, reward: {kind: function, path: mine.short}}}\n"
+        "tricks: {a: {reward.functions.long: mine.long}}\n" + ADD
+    )
+    shown = " ".join(paribus("plan", "f.yaml").stdout.split())
+    assert "function short: mine.short of mine.py; weight 1, 0 on failure, at most 10 s a call function long" in shown
+    assert "a call; not in the base, but in `+ a`" in shown
+    functions = json.loads(paribus("plan", "f.yaml", "--json").stdout)["reward_functions"]
+    assert [(each["name"], each["arms"]) for each in functions] == [("short", ["base", "+ a"]), ("long", ["+ a"])]
+
+
 @pytest.mark.parametrize(("value", "state"), [(None, "is not set"), ("", "is empty"), ("https://example.org/x", "")])
 def test_a_plan_says_that_findings_go_to_no_webhook(
     paribus: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None, state: str

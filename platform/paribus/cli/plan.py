@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from paribus.cli.cluster_plan import OnPaper
 
 
+_MOST_ARMS = 4
+"""How many arms are named that have a reward function which the base has not."""
+
+
 @click.command()
 @study_argument
 @json_option
@@ -255,32 +259,38 @@ def _print_base(plan: Plan, out: Console) -> None:
 
 
 def _print_reward_functions(plan: Plan, out: Console) -> None:
-    """Print the functions of all arms, and the files beside the study that they come from."""
+    """Print the functions of all arms, who has those that the base has not, and the files beside the study."""
+    base = plan.arm(plan.base).label
     for each in reward_functions(plan):
         weights = " or ".join(f"{weight:g}" for weight in each["weights"])
         terms = f"weight {weights}, {each['on_failure']:g} on failure, at most {each['timeout_s']:g} s a call"
         where = each["file"] or "an installed module"
-        out.print(f"  {'function':<13}{each['name']}: {each['path']} of {where}; {terms}")
+        arms = [f"`{label}`" for label in each["arms"]]
+        more = f" and {len(arms) - _MOST_ARMS} more" if len(arms) > _MOST_ARMS else ""
+        alone = "" if base in each["arms"] else f"; not in the base, but in {', '.join(arms[:_MOST_ARMS])}{more}"
+        out.print(f"  {'function':<13}{each['name']}: {each['path']} of {where}; {terms}{alone}")
     if plan.options.sources:
         files = ", ".join(f"{path} (sha256 {digest[:12]})" for path, digest in source_hashes(plan).items())
         out.print(f"  {'source':<13}{files}")
 
 
 def reward_functions(plan: Plan) -> list[dict[str, Any]]:
-    """Return the reward functions of all arms, each with the weights that it has and its file beside the study.
+    """Return the reward functions of all arms: each with its arms, its weights and its file beside the study.
 
     What differs between arms beside the weight makes an entry of its own; of an installed module the file is empty.
     """
     found: dict[tuple[str, str], dict[float, None]] = {}
     terms: dict[tuple[str, str], dict[str, Any]] = {}
+    arms: dict[tuple[str, str], list[str]] = {}
     for arm in plan.arms:
         for name, function in arm.recipe.reward.functions.items():
             values = function.model_dump()
             weight = values.pop("weight")
             key = name, json.dumps(values)
             found.setdefault(key, {})[weight] = None
+            arms.setdefault(key, []).append(arm.label)
             terms[key] = {"name": name, **values, "file": _file_of(function.path, plan.options.sources)}
-    return [{**terms[key], "weights": list(weights)} for key, weights in found.items()]
+    return [{**terms[key], "weights": list(weights), "arms": arms[key]} for key, weights in found.items()]
 
 
 def _file_of(path: str, sources: Collection[str]) -> str:
