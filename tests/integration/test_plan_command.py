@@ -228,10 +228,28 @@ def test_a_run_that_never_fits_is_refused_and_nothing_is_submitted(paribus: Run,
         assert "checkpoints: every 20 steps; the newest 2 are kept" in shown
 
 
+TEAM = "schedule.staleness: 1, compute.sampling_processes: 1, model: tiny, task: chain"
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_the_inline_engine_refuses_runs_of_several_gpus(paribus: Run, tmp_path: Path, command: str) -> None:
+    """It gives a run one process. Both count, what a study declares and what a recipe cannot do without."""
+    for values, resources in (("kl: off", "resources: {gpus: 2}\n"), (f"kl: off, {TEAM}", "")):
+        (tmp_path / "f.yaml").write_text(
+            f"study: s\nbase: {{preset: grpo, set: {{{values}}}}}\ntricks: {{a: {{clip.high: 0.3}}}}\n{ADD}{resources}"
+        )
+        ended = paribus(command, "f.yaml", "--engine", "inline")
+        assert ended.returncode == 2
+        assert "asks for 2 GPUs; the engine `inline` gives a run one process" in ended.stderr
+        assert "Choose another engine, such as `local`; or set `resources.gpus: 1`" in ended.stderr
+    assert not (tmp_path / "home" / "runs").exists()
+
+
 def test_a_reward_function_that_the_base_lacks_names_its_arms(paribus: Run, tmp_path: Path) -> None:
     """The plan prints functions below the base, so that one of another arm would look like the base's."""
     (tmp_path / "mine.py").write_text(
-        "def short(texts, **_):\n    return [0.0 for _ in texts]\n\n\ndef long(texts, **_):\n    return [1.0 for _ in texts]\n"
+        "def short(texts, **_):\n    return [0.0 for _ in texts]\n"
+        "def long(texts, **_):\n    return [1.0 for _ in texts]\n"
     )
     (tmp_path / "f.yaml").write_text(
         "study: s\nbase: {preset: grpo, set: {kl: off, reward: {kind: function, path: mine.short}}}\n"

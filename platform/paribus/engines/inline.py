@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from paribus.contract import Device, Need, Resources
 from paribus.engines.base import INLINE, PATIENCE_S, EngineSettings, JobState, Spec, Status, call_main
+from paribus.errors import TooLarge
 
 
 class InlineEngine:
@@ -29,7 +30,18 @@ class InlineEngine:
         return ""
 
     def need(self, resources: Resources) -> Need:
-        """Return an empty need: the only job has everything that this process has."""
+        """Return an empty need: the only job has everything that this process has.
+
+        Raises:
+            TooLarge: a run needs several GPUs, each of which gets a process of its own.
+        """
+        if (resources.gpus or 0) > 1:
+            raise TooLarge(
+                resources.about(),
+                "the engine `inline` gives a run one process, so one GPU at most",
+                "Choose another engine, such as `local`; or set `resources.gpus: 1`, without "
+                "`compute.sampling_processes`.",
+            )
         return Need()
 
     def devices(self) -> tuple[Device, ...]:
