@@ -70,7 +70,7 @@ def command(
 
     RUN is a fingerprint (or its first digits) or a run folder. STUDY is a name or a study file. FILE is a log of
     another trainer: TRL's output folder or trainer_state.json, JSON lines, a console log of verl, a CSV of W&B,
-    TensorBoard or MLflow, a folder of TensorBoard or MLflow, or mlflow:RUN_ID.
+    TensorBoard or MLflow, a folder of TensorBoard, MLflow or W&B, a .wandb file, or mlflow:RUN_ID.
     """
     thresholds = None if profile is None else load_profile(profile)
     if rule is not None:
@@ -134,8 +134,8 @@ def _log(
         return None
     if log is None:
         raise LogFileError(
-            f"{target}: neither a run folder, nor a folder of TRL, TensorBoard or MLflow, nor a {', '.join(SUFFIXES)} "
-            "file, nor a study file; see `paribus health --help`"
+            f"{target}: neither a run folder, nor a folder of TRL, TensorBoard, MLflow or W&B, nor a "
+            f"{', '.join(SUFFIXES)} file, nor a study file; see `paribus health --help`"
         )
     mapped = log.mapped
     about: dict[str, Any] = {"run": target, "trainer": mapped.trainer, "steps": len(log.lines)}

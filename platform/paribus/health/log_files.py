@@ -6,6 +6,7 @@ TensorBoard and MLflow, also compressed with gzip; folders of MLflow, and W&B's 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -34,6 +35,13 @@ STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_s
 _OF_ALL = re.compile(r"\s*(\d+)\s*/\s*\d+\s*")
 """A step of all steps, as ms-swift logs it: ``240/960``."""
 _MARKS = (",", ";", "\t")
+_MARKED = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # begins like that of UTF-16
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+"""Byte-order marks, as PowerShell and spreadsheets write them, and what follows them."""
 _RUNS = ("run_id", "run_uuid", "run_name", "run")
 """Columns of CSV files that say whose row it is."""
 
@@ -108,6 +116,8 @@ def read_file(path: Path) -> Read:
     if path.suffix == wandb_history.SUFFIX:
         return _of_wandb(path)
     text, name = _text(path), path.with_suffix("") if path.suffix == ".gz" else path
+    if not text.strip():
+        raise LogFileError(f"{path}: the file is empty. Has the trainer written nothing yet?")
     if name.suffix == ".csv":
         return Read(records=_of_csv(text, path))
     if name.suffix == ".json":
@@ -168,12 +178,19 @@ def _number(value: object) -> float | None:
         return None
 
 
+def _encoding(start: bytes) -> str:
+    """Return the encoding of a text by its byte-order mark; UTF-8 without one."""
+    return next((name for mark, name in _MARKED if start.startswith(mark)), "utf-8-sig")
+
+
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST:
             raise LogFileError(f"{path}: the file is larger than {LARGEST >> 20} MB, the limit")
         if path.suffix != ".gz":
-            return path.read_text(encoding="utf-8-sig")
+            with path.open("rb") as plain:
+                encoding = _encoding(plain.read(4))
+            return path.read_text(encoding=encoding)
         with gzip.open(path) as file:
             size = 0
             while piece := file.read(1 << 20):  # its size is known before it is in memory
@@ -182,11 +199,15 @@ def _text(path: Path) -> str:
                         f"{path}: the file is larger than {LARGEST >> 20} MB without compression, the limit"
                     )
             file.seek(0)
-            return file.read().decode("utf-8-sig")
+            data = file.read()
+            return data.decode(_encoding(data[:4]))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise LogFileError(f"{path}: not a gzip file: {error}") from error
     except UnicodeDecodeError as error:
-        raise LogFileError(f"{path}: not a text file: {error.reason} at byte {error.start}") from error
+        where = f"{error.reason} at byte {error.start}"
+        raise LogFileError(
+            f"{path}: not a text file, or one in an unknown encoding: {where}; save a text as UTF-8"
+        ) from error
     except OSError as error:
         raise LogFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 

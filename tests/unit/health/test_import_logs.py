@@ -164,7 +164,10 @@ def test_every_name_in_the_table_is_canonical_and_each_source_is_used_once():
         ("a.jsonl", '{"step": 1, "foo": "x"}\n', "no record has a number: metrics are numbers under names"),
         ("a.jsonl", '{"step": 1, "foo": 2}\n', "has no metric of .*, but `foo`"),
         ("a.jsonl", '{"step": 1, "f\\u001b[2Jo": 2}\n', r"has no metric of .*, but `f\?\[2Jo`"),
-        ("a.csv", "", "no record has a step"),
+        ("a.csv", "", "a.csv: the file is empty"),
+        ("a.jsonl", "", "a.jsonl: the file is empty"),
+        ("trainer_state.json", " \n", "trainer_state.json: the file is empty"),
+        ("train.log", "", "train.log: the file is empty"),
         ("a.csv", 'step,a\n1,"' + "x" * 200_000, "not a CSV file"),
         ("a.jsonl", None, "No such file"),
     ],
@@ -175,6 +178,17 @@ def test_a_file_that_is_no_log_ends_in_a_message(tmp_path, name, text, message):
         write(tmp_path / name, text)
     with pytest.raises(LogFileError, match=message):
         read_log(tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_byte_order_mark_says_how_a_log_is_read(tmp_path, encoding, packed):
+    """PowerShell writes UTF-16 where output is redirected into a file, and spreadsheets do."""
+    mark = "\ufeff" if encoding.endswith(("-le", "-be")) else ""
+    data = (mark + '{"step": 1, "entropy": 0.5}\r\n{"step": 2, "entropy": 0.4}\r\n').encode(encoding)
+    file = tmp_path / ("a.jsonl.gz" if packed else "a.jsonl")
+    file.write_bytes(gzip.compress(data) if packed else data)
+    assert [line.values["policy/entropy"] for line in read_log(file).lines] == [0.5, 0.4]
 
 
 def test_bytes_that_are_no_text_end_in_a_message(tmp_path):
