@@ -16,6 +16,8 @@ from paribus.text import printable
 
 _TAIL = 1 << 16
 _START = "Traceback (most recent call last):"
+_OURS = re.compile(r"\bparibus\.errors\.\w+: ")
+"""What Python prints before the message of a ``ParibusError``, a whole sentence, also where it is handed on."""
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
 _LONGEST = 300
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -45,7 +47,7 @@ class Failure:
     """Why a program failed.
 
     Attributes:
-        reason: the last line of the traceback, for users.
+        reason: the last line of the traceback, for users; of a ``ParibusError`` its message alone.
         signature: the kind of failure: the reason without what varies between equal failures (numbers, addresses), and
             with the place in the code; :data:`STORAGE` if the disk is the cause, and a kind of :data:`NAMED`.
     """
@@ -84,13 +86,14 @@ def failure_in(log: Path, exit_code: int) -> Failure:
         reason = describe_exit(exit_code)
         return Failure(reason=reason, signature=reason)
     if _DISK_MESSAGE.search(message):
-        return storage_failure(message, log.parent)
+        return storage_failure(_OURS.sub("", message), log.parent)
+    reason = _OURS.sub("", message)[:_LONGEST]
     for name, kind in NAMED.items():
         if re.search(rf"\b{name}: ", message):  # also where the error of one of several processes is handed on
-            return Failure(reason=message[:_LONGEST], signature=kind)
+            return Failure(reason=reason, signature=kind)
     place = f"{Path(frames[-1]['file']).name}:{frames[-1]['function']}"
     stable = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "#", message)
-    return Failure(reason=message[:_LONGEST], signature=f"{stable[:_LONGEST]} ({place})")
+    return Failure(reason=reason, signature=f"{stable[:_LONGEST]} ({place})")
 
 
 def storable(text: str) -> str:

@@ -166,6 +166,25 @@ def test_what_no_database_takes_is_left_out_of_a_failure(tmp_path):
     assert "\0" not in failure.signature
 
 
+@pytest.mark.parametrize(
+    ("printed", "reason", "signature"),
+    [
+        ("paribus.errors.RunnerError: it has 0 GPUs", "it has 0 GPUs", "paribus.errors.RunnerError: it has # GPUs"),
+        ("paribus.errors.RunnerError: process 1 of 2 failed: paribus.errors.StaleSampler: step 3 is old",
+         "process 1 of 2 failed: step 3 is old", "stale_sampler"),
+        ("paribus.errors.RunFolderError: a1: No space left on device", "a1: No space left on device (", "storage"),
+        ("torch.OutOfMemoryError: 3 GiB", "torch.OutOfMemoryError: 3 GiB", "torch.OutOfMemoryError: # GiB"),
+    ],
+)  # fmt: skip
+def test_a_sentence_of_paribus_is_a_reason_without_the_name_of_its_class(tmp_path, printed, reason, signature):
+    """People read the sentence, also where one process hands it on; an error of others keeps the name of its class."""
+    log = tmp_path / "stdout.log"
+    log.write_text(f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n{printed}\n')
+    failure = failure_in(log, 1)
+    assert failure.reason.startswith(reason)
+    assert failure.signature.startswith(signature)
+
+
 @pytest.mark.parametrize("do", ["eio", "erofs"])
 def test_a_disk_that_fails_is_no_failure_of_the_program(folder, server, fake, do):
     """The reason names the disk's own words and what to do."""
