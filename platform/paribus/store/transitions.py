@@ -192,7 +192,7 @@ _RECORDED_LINKS = _recorded_links()
 def _values(step: Transition, now: Now, with_reason: bool) -> dict[str, Any]:
     values: dict[str, Any] = {"state": step.target, "lease_until": now + LEASE_S if step.target in LIVE else None}
     if step.move is Move.CLAIM:
-        values |= {"token": t.run.c.token + 1}
+        values |= {"token": t.run.c.token + 1, "reason": ""}  # the attempt before keeps its own
     if step.target is RunState.QUEUED:
         # 0, not now: a scheduler whose clock is behind must be able to claim a run that need not wait
         values |= {"not_before": sa.case((_WAIT > 0, now + _WAIT), else_=0.0)}

@@ -68,6 +68,20 @@ def test_runs_are_claimed_in_queue_order_under_a_new_token(store):
     assert len({c.submit_name for c in claims}) == 4
 
 
+def test_a_run_that_goes_on_has_no_reason_of_the_attempt_before(store):
+    """Why an attempt ended stays with it and with the queued run; the next attempt has not ended."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    claim = take(store, study)
+    store.start(claim.run_id, claim.token)
+    store.release(claim.run_id, claim.token, "asked to stop", step=1)
+    assert [r.reason for r in store.runs_of(study.id)] == ["asked to stop"]
+    claim = take(store, study)
+    assert [r.reason for r in store.runs_of(study.id)] == [""]
+    store.start(claim.run_id, claim.token)
+    assert [r.reason for r in store.runs_of(study.id)] == [""]
+    assert [a.reason for a in store.attempts_of(study.id)] == ["asked to stop", ""]
+
+
 def test_a_run_that_was_stopped_early_says_why(store):
     """The store has the reason of the result, for whoever shows runs and attempts; one that succeeded has none."""
     study = store.add_study(small_plan(arms=2, seeds=1))
