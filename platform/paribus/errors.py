@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -31,8 +32,12 @@ class ParibusError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """Return the message without credentials."""
-        return mask(super().__str__())
+        """Return the message without credentials, and without the numbers of errors of the operating system."""
+        return _ERRNO.sub("", mask(super().__str__()))
+
+
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
+"""What Python prints before the operating system's own words."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,8 @@ def test_lists_show_tags_and_find_by_them(home):
     said = " ".join(say("status", "small").split())
     assert "tags note" in said
     assert "tags: checked, good" in said
+    assert "'' is no tag: at most" in say("status", "--tag", "", status=1)
+    assert "'two words' is no tag: at most" in say("status", "small", "--tag", "two words", status=1)
 
 
 def test_an_archived_study_is_not_listed_once_it_has_ended(home):

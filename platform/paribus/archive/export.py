@@ -65,10 +65,13 @@ def export_study(
 
     Raises:
         StoreError: there is no such study.
-        ArchiveError: the file exists or cannot be written, or the folder of a run with a result is not here.
+        ArchiveError: the file exists, has no folder or cannot be written, or the folder of a run with a result is not
+            here.
     """
     if target.exists():
         raise ArchiveError(f"{target} exists already: name another file with --to.")
+    if not target.parent.is_dir():
+        raise ArchiveError(f"there is no folder {target.parent}: create it, or name another file with --to.")
     reader.study(study)  # a wrong name is an error that lists the others
     with reader.database.read() as connection:
         rows = read_rows(connection, study)

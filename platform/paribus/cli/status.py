@@ -20,6 +20,7 @@ from paribus.remote.received import visible
 from paribus.run_folder.folder import SHORT
 from paribus.scheduler.home_lock import LockOwner, serving
 from paribus.store.reader import Reader
+from paribus.store.remarks import check_tags
 from paribus.store.states import RunState
 
 
@@ -54,6 +55,9 @@ def command(
     study = study and study_name(study)
     if study and archived:
         raise click.UsageError("--archived lists studies: leave out STUDY")
+    if not study and (states or page != 1):
+        raise click.UsageError("--page and --state choose among the runs of a study: name a STUDY")
+    check_tags(tags)
     if (server := server_for(folder)) is not None:
         if study is None:
             show_studies_of(server, tags, archived, as_json)
@@ -128,7 +132,12 @@ def show_table(entries: list[dict[str, Any]]) -> None:
 
 
 def show_runs(found: dict[str, Any], as_json: bool) -> None:
-    """Print a page of a study's runs, its budgets, and why it is paused."""
+    """Print a page of a study's runs, its budgets, and why it is paused.
+
+    Raises:
+        click.BadParameter: there is no such page.
+    """
+    _check_page(found["page"], found["pages"])
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
@@ -142,7 +151,7 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
         said = {"tags": tags_text(e["tags"]), "note": visible(e["note"], lines=True)}
         shown.add_row(e["fingerprint"][:SHORT], e["arm"], str(e["seed"]), *row, *(said[name] for name in more))
     console().print(shown)
-    if found["pages"] > 1 or found["page"] > 1:
+    if found["pages"] > 1:
         click.echo(
             f"{states_text(found['states'])}; page {found['page']} of {found['pages']}: --page, --state show others"
         )
@@ -158,6 +167,12 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
         click.echo(f"archived; to list it again: paribus archive {found['study']} --undo")
     if found["paused"]:
         click.echo(f"paused: {found['paused']}\nFix it, then: paribus retry {found['study']}")
+
+
+def _check_page(page: int, last: int) -> None:
+    if page > last:
+        rest = "the only one is 1" if last == 1 else f"the last one is {last}"
+        raise click.BadParameter(f"there is no page {page}: {rest}", param_hint="--page")
 
 
 def spending_line(b: dict[str, Any]) -> str:

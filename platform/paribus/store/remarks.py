@@ -114,18 +114,27 @@ class Change:
     archived: bool | None = None
 
 
+def check_tags(tags: Iterable[str]) -> None:
+    """Refuse what cannot be a tag.
+
+    Raises:
+        StoreError: one of them is empty, is too long, or has characters that are not allowed.
+    """
+    for tag in tags:
+        if not _TAG.fullmatch(tag) or len(tag) > MOST_TAG:
+            raise StoreError(
+                f"{tag[:60]!r} is no tag: at most {MOST_TAG} letters, digits, `_`, `.`, `:`, `/` and `-`, of which the "
+                "first is a letter, a digit or `_`."
+            )
+
+
 def checked(change: Change) -> Change:
     """Return a change as it is kept: without blanks around the note.
 
     Raises:
         StoreError: a note or tag is too long, or has characters that are not allowed.
     """
-    for tag in (*change.add, *change.remove):
-        if not _TAG.fullmatch(tag) or len(tag) > MOST_TAG:
-            raise StoreError(
-                f"{tag[:60]!r} is no tag: at most {MOST_TAG} letters, digits, `_`, `.`, `:`, `/` and `-`, of which the "
-                "first is a letter, a digit or `_`."
-            )
+    check_tags((*change.add, *change.remove))
     if both := sorted({*change.add} & {*change.remove}):
         raise StoreError(f"the tag `{both[0]}` is to be added and removed: say which.")
     if change.note is None:

@@ -500,6 +500,12 @@ def test_an_export_that_fails_leaves_no_file(home: Path, tmp_path: Path, monkeyp
         export(here, tmp_path / "y.tar")
 
 
+def test_an_export_into_no_folder_is_refused_in_words(home: Path, tmp_path: Path) -> None:
+    """Neither the number of an error nor the name of a folder that Paribus makes for itself."""
+    with pytest.raises(ArchiveError, match=f"^there is no folder {tmp_path}/nodir: create it, or name another file"):
+        export(home, tmp_path / "nodir" / "x.tar")
+
+
 def test_what_a_killed_export_leaves_goes_with_the_next_one(home: Path, tmp_path: Path) -> None:
     """Killed before every thirteenth of its calls of the file system; the next one has another name."""
     call, killed, left = 0, True, 0

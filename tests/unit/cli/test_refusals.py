@@ -39,6 +39,12 @@ def test_other_errors_keep_their_traceback(failure, monkeypatch):
         cli.main()
 
 
+def test_an_error_has_the_words_of_the_operating_system_without_its_number():
+    """Whatever a message quotes of an error of a file."""
+    failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT), "x.tar")
+    assert str(ParibusError(f"cannot write x: {failure}")) == "cannot write x: No such file or directory: 'x.tar'"
+
+
 @pytest.mark.parametrize(
     ("typed", "near"),
     [(["pln"], "plan"), (["recipes", "shw"], "show"), (["db", "bakup"], "backup"), (["token", "crate"], "create")],

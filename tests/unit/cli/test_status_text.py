@@ -1,8 +1,10 @@
 """What `paribus status` says below its table."""
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from paribus.cli.status import show_studies
+from paribus.cli.status import command, show_runs, show_studies
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,19 @@ def test_nobody_is_missed_where_nothing_waits(capsys, states, told):
     one = {"priority": 0, "weight": 1.0, "runs": 4, "states": {}, "paused": "", "tags": []}
     show_studies([{**one, "study": f"s{i}", "state": state} for i, state in enumerate(states)], None, as_json=False)
     assert ("No process of this machine trains the open studies" in capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize(("pages", "rest"), [(1, "the only one is 1"), (6, "the last one is 6")])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_page_that_is_not_there_is_refused(pages, rest, as_json):
+    """An empty table would say that there are no runs."""
+    with pytest.raises(click.BadParameter, match=f"there is no page 7: {rest}"):
+        show_runs({"page": 7, "pages": pages}, as_json)
+
+
+@pytest.mark.parametrize("arguments", [["--page", "2"], ["--state", "failed"]])
+def test_what_chooses_runs_needs_a_study(arguments):
+    """An option that does nothing is refused."""
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 2
+    assert "name a STUDY" in done.output
