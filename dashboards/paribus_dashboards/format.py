@@ -29,11 +29,6 @@ def hours(seconds: float, unit: str) -> str:
     return f"{seconds / size:.2g} {unit}-{name}" if seconds / size < 100 else f"{seconds / size:,.0f} {unit}-{name}"
 
 
-def plural(n: int, name: str) -> str:
-    """Return e.g. ``1 run`` or ``2 runs``."""
-    return f"{n:,} {name}" if n == 1 else f"{n:,} {name}s"
-
-
 def spaced(name: str) -> str:
     """Return the name of a detector or a state in lower case with spaces, e.g. ``entropy collapse``."""
     return name.lower().replace("_", " ")

@@ -52,7 +52,7 @@ from starlette.responses import Response
 from paribus.remote.received import visible
 from paribus.remote.tokens import Tokens
 from paribus.report.render.html import with_report_filters
-from paribus.text import time_text
+from paribus.text import plural, time_text
 from paribus_dashboards.assets import asset
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.mlflow_links import server_of
@@ -157,7 +157,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"asset": asset_address, "statuses": STATUSES}
+    made.globals |= {"asset": asset_address, "plural": plural, "statuses": STATUSES}
     made.filters |= {"path": quoted, "spaced": spaced, "time": time_text, "plain": partial(visible, lines=True)}
     return with_report_filters(made)
 

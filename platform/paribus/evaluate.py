@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from paribus.recipe.recipe import Task
+from paribus.text import every, plural
 
 HELDOUT = "heldout"
 """The set that every study has: the held-out problems of its own task."""
@@ -79,13 +80,17 @@ class EvaluationSet(BaseModel):
         return "" if self.task is None else f"{self.task.kind} {named}".strip()
 
     def about(self, problems: str) -> str:
-        """Return the settings in words, e.g. ``30 problems x 32 responses at temperature 0.6, every 100 steps``."""
-        parts = [f"{problems} problems x {self.samples} responses at temperature {self.temperature:g}"]
+        """Return the settings in words, e.g. ``30 problems x 32 responses at temperature 0.6, every 100 steps``.
+
+        Args:
+            problems: its problems in words, e.g. ``30 problems``.
+        """
+        parts = [f"{problems} x {plural(self.samples, 'response')} at temperature {self.temperature:g}"]
         if self.top_p < 1:
             parts.append(f"top-p {self.top_p:g}")
         if self.max_new_tokens is not None:
-            parts.append(f"up to {self.max_new_tokens} tokens")
-        return ", ".join([*parts, f"every {self.every} steps", *filter(None, [self.problems_text])])
+            parts.append(f"up to {plural(self.max_new_tokens, 'token')}")
+        return ", ".join([*parts, every(self.every, "step"), *filter(None, [self.problems_text])])
 
 
 def reachable(samples: int) -> tuple[int, ...]:

@@ -29,6 +29,29 @@ def size_text(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def plural(n: float, noun: str, many: str = "") -> str:
+    """Return a number with its noun, e.g. ``1 run``, ``2,000 runs``, ``0.5 GPUs`` or ``1 run is``.
+
+    Args:
+        n: the number.
+        noun: what follows the number 1; with a verb, if ``many`` has one.
+        many: what follows every other number; empty: the regular plural of ``noun``.
+    """
+    number = f"{n:,}" if isinstance(n, int) else f"{n:g}"
+    return f"{number} {noun if n == 1 else many or _plural_of(noun)}"
+
+
+def every(n: int, noun: str) -> str:
+    """Return e.g. ``every step`` or ``every 20 steps``."""
+    return f"every {noun}" if n == 1 else f"every {plural(n, noun)}"
+
+
+def _plural_of(noun: str) -> str:
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{noun}es"
+    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeou" else f"{noun}s"
+
+
 def printable(text: str, instead: str = "?") -> str:
     """Return a text with ``instead`` for characters that end lines or control a terminal."""
     return "".join(c if c.isprintable() else instead for c in text)

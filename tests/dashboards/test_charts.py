@@ -250,7 +250,7 @@ def test_chips_say_how_fast_a_run_goes_and_when_it_is_done(begun, serve, watch, 
     look = watch(serve(home))
     page = look.open(f"/study/begun/health?run={run}")
     chips = page.locator("p.facts")
-    expect(chips).to_contain_text("1 steps/s")
+    expect(chips).to_contain_text("1 step/s")
     expect(chips).to_contain_text(re.compile(r"ETA (\d\d? s|1 min)"))
     age = chips.locator("[data-since]")
     expect(age).to_have_text(re.compile(r"last line \d+ s ago"))

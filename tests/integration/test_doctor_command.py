@@ -151,7 +151,7 @@ def test_mlflow_is_written_to_and_read_from(home):
     assert doctor.mlflow_server(home, Answer(error="refused")).level == "critical"
     assert doctor.mlflow_server(home, Answer(value={"seconds": 5.0, "doubled": {}})).level == "warn"
     doubled = doctor.mlflow_server(home, Answer(value={"seconds": 0.1, "doubled": {"abc": 3}}))
-    assert (doubled.level, "3 steps of 1 runs" in doubled.message) == ("warn", True)
+    assert (doubled.level, "3 steps of 1 run in MLflow have" in doubled.message) == ("warn", True)
     assert f"mv {home / 'mlflow.db'}" in doubled.remedy
     answers = [TimedCheck("mlflow", str(home)).answer(60.0) for _ in range(2)]
     assert [a.error for a in answers] == ["", ""]

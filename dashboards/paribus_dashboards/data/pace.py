@@ -91,4 +91,5 @@ def speed(per_s: float) -> str:
     scales = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
     size, name = next(((s, n) for s, n in scales if per_s * s >= 0.1), scales[-1])
     pace = per_s * size
-    return f"{pace:.2g} steps/{name}" if pace < 99.5 else f"{pace:,.0f} steps/{name}"  # 99.5 in two digits is 1e+02
+    number = f"{pace:.2g}" if pace < 99.5 else f"{pace:,.0f}"  # 99.5 in two digits is 1e+02
+    return f"{number} {'step' if number == '1' else 'steps'}/{name}"

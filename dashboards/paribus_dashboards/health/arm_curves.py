@@ -11,9 +11,10 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.figures.curves import Grid, arm_line, settled
 from paribus.report.model import Panel, panel_text
 from paribus.study.plan import Plan
+from paribus.text import plural
 from paribus_dashboards.arm_chart import SHARES, arms_figure, is_share, within_shares
 from paribus_dashboards.chart_style import Json, arm_styles, x_ends, y_range
-from paribus_dashboards.format import STATUSES, plural, spaced
+from paribus_dashboards.format import STATUSES, spaced
 from paribus_dashboards.health.figure import STATUS_COLOURS, limit_line
 from paribus_dashboards.health.matrix import Seeds
 from paribus_dashboards.health.panels import BY_KEY, Limit, Metric, PanelKind, metrics_of

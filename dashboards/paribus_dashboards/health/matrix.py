@@ -12,8 +12,9 @@ from paribus.health.finding import RAISED, Status
 from paribus.run_folder.folder import SHORT
 from paribus.store.models import RunRecord
 from paribus.study.plan import Arm
+from paribus.text import plural
 from paribus_dashboards.data.run_now import RunNow
-from paribus_dashboards.format import STATUSES, plural, spaced
+from paribus_dashboards.format import STATUSES, spaced
 
 MAX_LISTED = 400
 """Most seeds of an arm that its row shows."""

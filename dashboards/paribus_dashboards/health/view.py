@@ -15,9 +15,10 @@ from paribus.health.profile import Profile
 from paribus.health.window import window_size
 from paribus.report.render.plotly import COLOURS
 from paribus.study.plan import Arm
+from paribus.text import plural
 from paribus_dashboards.data.pace import Pace
 from paribus_dashboards.data.verdicts import RunDiagnosis
-from paribus_dashboards.format import STATUSES, plural, quoted, spaced
+from paribus_dashboards.format import STATUSES, quoted, spaced
 from paribus_dashboards.health.figure import limits_text, panel_text
 from paribus_dashboards.health.panels import KINDS, Panel, metrics_of
 

@@ -16,9 +16,10 @@ from starlette.responses import Response
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import SHORT, TRAIN
+from paribus.text import plural
 from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_links, run_options, spread_out
 from paribus_dashboards.data.sample_index import Counts, KeptGroups, RunSamples
-from paribus_dashboards.format import one_line, plural
+from paribus_dashboards.format import one_line
 from paribus_dashboards.heatmap.data import COLUMNS, ROWS, Heatmap, Measured, heatmap, of_evaluations, of_kept
 from paribus_dashboards.heatmap.figure import COLOURS, Drawing, draw
 from paribus_dashboards.web import Page, home_of, render
@@ -124,7 +125,7 @@ def view(
     return HeatmapView(
         summary=summary,
         about=(*about, *shared, *single),
-        label=f"{len(found.order)} prompts by {len(measured.spans)} columns of steps. {' '.join(summary)} "
+        label=f"{plural(len(found.order), 'prompt')} by {len(measured.spans)} columns of steps. {' '.join(summary)} "
         "The numbers are in the table below.",
         scale=scale,
         hatch=hatch,
@@ -147,7 +148,7 @@ def _summary(found: Heatmap) -> tuple[str, ...]:
         else ("the middle of the scale", "the mean reward was the highest of the scale", "it was always the lowest")
     )
     return (
-        f"Mastered: {found.mastered} of {n} prompts, {best} at the newest step.",
+        f"Mastered: {found.mastered} of {plural(n, 'prompt')}, {best} at the newest step.",
         f"Learned during training: {found.later}, first solved after the first column (solved: {half}, or better).",
         f"Lost: {found.lost}, solved earlier but not at the newest step.",
         f"Hopeless: {found.hopeless}, {worst}.",
@@ -240,7 +241,7 @@ def _evaluated(samples: RunSamples, name: str, steps: Sequence[int]) -> tuple[Me
 def _about_kept(samples: RunSamples, kept: KeptGroups, recipe: Recipe | None) -> list[str]:
     """Return sentences about the shown groups, and of how many they are if a recipe trains on them."""
     steps = len(np.unique(kept.step))
-    shown = f"{len(kept.step):,} groups at {steps:,} steps"
+    shown = f"{plural(len(kept.step), 'group')} at {plural(steps, 'step')}"
     if recipe and steps:
         shown += f", {len(kept.step) / steps:.3g} of {recipe.schedule.prompts_per_step} that a step trains on"
     about = [f"Shown: the groups that `samples.jsonl` keeps as text, {shown}."]

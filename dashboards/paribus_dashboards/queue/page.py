@@ -15,6 +15,7 @@ from paribus.scheduler.home_lock import LockOwner
 from paribus.store.budget import UNITS
 from paribus.store.models import AttemptRecord, BudgetRecord, DeviceRecord, LeaseRecord, StudySummary, Unit, unit_of
 from paribus.store.states import RunState
+from paribus.text import plural
 from paribus_dashboards.data.home import Home, NotFound
 from paribus_dashboards.data.study_now import StudyNow
 from paribus_dashboards.format import spaced
@@ -196,7 +197,7 @@ def _live(study: StudyNow, state: QueueState, attempt: AttemptRecord) -> LiveAtt
     if not mine and attempt.gpus > 0:
         parts.append(f"{attempt.gpus:g} GPU")
     if attempt.cpus > 0:
-        parts.append(f"{attempt.cpus:g} cores")
+        parts.append(plural(attempt.cpus, "core"))
     started = attempt.started_at
     return LiveAttempt(
         study=names.get(attempt.study_id, "an earlier plan"),

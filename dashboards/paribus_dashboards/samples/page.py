@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from paribus.run_folder.folder import SHORT
 from paribus.run_folder.samples import Sample
+from paribus.text import plural
 from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_links, run_options, spread_out
 from paribus_dashboards.data.groups import ORDERS, Counted, Group, in_order, order_of
 from paribus_dashboards.data.home import Home
-from paribus_dashboards.format import one_line, plural
+from paribus_dashboards.format import one_line
 from paribus_dashboards.samples.selection import Reference, Selection, chosen_step
 from paribus_dashboards.samples.visible_text import visible
 from paribus_dashboards.samples.word_diff import Difference, difference, nearest
@@ -157,7 +158,7 @@ def sentence(group: Group) -> str:
     if known:
         cut = f", {known.truncated} reached the length limit" if known.truncated else ""
         mean = f"{known.tokens / known.k:.1f} tokens on average"
-        return f"{known.correct} of {known.k} responses correct{cut}, {mean}. {_kept(kept, known.k)}"
+        return f"{known.correct} of {plural(known.k, 'response')} correct{cut}, {mean}. {_kept(kept, known.k)}"
     parts = [f"{plural(kept, 'response')} kept as text"]
     if group.mean is not None:
         parts.append(f"mean {_scored(group)} {group.mean:.3g}")

@@ -34,6 +34,7 @@ from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.migrate import revision_of
 from paribus.store.reader import Reader
 from paribus.store.states import LIVE, RunState
+from paribus.text import plural
 
 GIB = float(1 << 30)
 DISK_CRITICAL, DISK_WARN = 1 * GIB, 10 * GIB
@@ -146,7 +147,10 @@ def invariants(seen: Snapshot) -> Iterator[Check]:
         message = f"{v.rows}: {v.message} (expected: {statement(v.invariant)})"
         yield Check(name=v.invariant, level=v.level, message=message, remedy=v.remedy)
     kept = len(INVARIANTS) - len(broken)
-    counts = f"{len(seen.runs)} runs, {len(seen.attempts)} attempts, {len(seen.results)} results"
+    counts = (
+        f"{plural(len(seen.runs), 'run')}, {plural(len(seen.attempts), 'attempt')}, "
+        f"{plural(len(seen.results), 'result')}"
+    )
     yield Check(name="invariants", level="ok", message=f"{kept} of {len(INVARIANTS)} hold: {counts}")
 
 
@@ -165,7 +169,10 @@ def orphans(home: Path, seen: Snapshot) -> Check:
     groups = " ".join(f"-{pid}" for pid in left)
     remedy = f"Kill them with their process groups: kill -9 {groups}"
     return Check(
-        name="processes", level="critical", message=f"{len(left)} processes of ended attempts still run", remedy=remedy
+        name="processes",
+        level="critical",
+        message=plural(len(left), "process of ended attempts still runs", "processes of ended attempts still run"),
+        remedy=remedy,
     )
 
 
@@ -215,7 +222,8 @@ def replaced(seen: Snapshot) -> Iterator[Check]:
     names = {s.id: s.name for s in seen.studies}
     waiting = {(names[k.study_id], k.run_id) for k in seen.links if k.run_id in queued and not k.withdrawn}
     for name, count in sorted(Counter(name for name, _ in waiting).items()):
-        message = f"{count} runs of {name} are queued for an earlier version of the study, so they are not trained"
+        message = plural(count, f"run of {name} is", f"runs of {name} are")
+        message += " queued for an earlier version of the study, and not trained"
         remedy = (
             f"To train them, submit the earlier file again. To drop them, run paribus cancel {name} when {name} is done"
         )
@@ -240,7 +248,10 @@ def mlflow_server(home: Path, answer: Answer | None) -> Check:
     shown = f"one write and one read took {seconds * 1000:.0f} ms"
     if doubled:
         named = ", ".join(sorted(doubled)[:3])
-        message = f"{sum(doubled.values())} steps of {len(doubled)} runs in MLflow have more than one point: {named}"
+        message = (
+            f"{plural(sum(doubled.values()), 'step')} of {plural(len(doubled), 'run')} in MLflow "
+            f"{'has' if sum(doubled.values()) == 1 else 'have'} more than one point: {named}"
+        )
         return Check(name="mlflow", level="warn", message=message, remedy=_once(home))
     if seconds > MLFLOW_SLOW_S:
         remedy = "MLflow will lag behind the runs, which do not wait for it."
@@ -252,12 +263,12 @@ def mlflow_names(home: Path) -> Iterator[Check]:
     """Check that MLflow has taken all metrics and all runs."""
     if dead := dead_letters(home):
         shown = "; ".join(f"run {run[:SHORT]}: {reason[:_REASON]}" for run, reason in list(dead.items())[:3])
-        message = f"{len(dead)} runs are not completely in MLflow, because it refuses them: {shown}"
+        message = f"{plural(len(dead), 'run is', 'runs are')} not completely in MLflow, which refuses a part: {shown}"
         remedy = "Their run folders have everything. When the cause is gone: paribus doctor --replay"
         yield Check(name="mlflow", level="warn", message=message, remedy=remedy)
     if groups := refused_groups(home):
         shown = "; ".join(f"{name}: {reason[:_REASON]}" for name, reason in list(groups.items())[:3])
-        message = f"MLflow refuses {len(groups)} parent runs of studies and arms, or links to them: {shown}"
+        message = f"MLflow refuses {plural(len(groups), 'parent run')} of studies and arms, or links to them: {shown}"
         remedy = "The runs themselves are not affected. When the cause is gone: paribus doctor --replay"
         yield Check(name="mlflow groups", level="warn", message=message, remedy=remedy)
     if names := refused_names(home):

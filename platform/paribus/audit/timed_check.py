@@ -22,6 +22,7 @@ from paribus.engines.base import EngineSettings, load_engine
 from paribus.engines.process import signal_group
 from paribus.masking import describe
 from paribus.mlflow_sync.client import MlflowWriter, tracking_uri
+from paribus.text import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ def engine_slots(name: str, folder: Path) -> str:
         engine.find("paribus-doctor")
         count = engine.slots()
         about = engine.about(Resources())
-        return f"{count} run{'' if count == 1 else 's'} at a time{f', {about}' if about else ''}"
+        return f"{plural(count, 'run')} at a time{f', {about}' if about else ''}"
     finally:
         engine.close()
 

@@ -17,6 +17,7 @@ from paribus.published.audit import Audit, audit, conclusions
 from paribus.published.page import html_page
 from paribus.published.tables import MAX_COUNT, Published, load_published, published_names, read_table
 from paribus.published.text import cells, columns, facts
+from paribus.text import plural
 
 _SUFFIXES = (".yaml", ".yml", ".csv")
 _COUNT = click.IntRange(1, MAX_COUNT)
@@ -128,7 +129,8 @@ def _measured(study: str, folder: Path) -> float:
     if len(unequal) < len(arms):
         equal = len(arms) - len(unequal)
         click.echo(
-            f"note: in {equal} of {len(arms)} arms of `{study}` all seeds have the same score; they count with a "
+            f"note: in {equal} of {plural(len(arms), 'arm')} of `{study}` all seeds have the same score; they "
+            "count with a "
             "spread of 0",
             err=True,
         )

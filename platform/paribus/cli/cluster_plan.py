@@ -14,6 +14,7 @@ from paribus.scheduler.simulated_cluster import ClusterShape
 from paribus.scheduler.simulation import Played, lost_runs
 from paribus.study.costs import Cost, PastRun
 from paribus.study.plan import Plan
+from paribus.text import plural
 
 
 class OnPaper:
@@ -126,11 +127,11 @@ def _as_plain(plan: Plan, played: Played, verdicts: Verdicts) -> dict[str, Any]:
 def _hours_words(found: Forecast) -> str:
     sources = " and ".join(found.sources) or "no run is left"
     start = (
-        f"{found.start_s:.2g} s, the median of {found.starts} recorded runs"
+        f"{found.start_s:.2g} s, the median of {plural(found.starts, 'recorded run')}"
         if found.starts
         else "0 s, as none is recorded"
     )
-    holds = f"{found.amount:g} {'GPU' if found.cluster.has_gpus else 'core'}{'' if found.amount == 1 else 's'}"
+    holds = plural(found.amount, "GPU" if found.cluster.has_gpus else "core")
     return f"a run holds {holds}; its hours by {sources}; an attempt starts in {start}"
 
 
@@ -177,7 +178,10 @@ def _remarks(plan: Plan, found: Forecast) -> list[str]:
     if found.verdicts.never:
         lines.append(f"too few seeds with a result to test: {', '.join(found.verdicts.never)}")
     if found.expected.open:
-        lines.append(f"{found.expected.open} runs are left without a result: the study ends by {found.expected.ending}")
+        lines.append(
+            f"{plural(found.expected.open, 'run is', 'runs are')} left without a result: the study ends by "
+            f"{found.expected.ending}"
+        )
     lost = lost_runs(found.expected)
     if lost:
         names = ", ".join(f"{plan.arm(arm).label} ({count})" for arm, count in lost.items())

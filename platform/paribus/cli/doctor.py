@@ -16,6 +16,7 @@ from paribus.home import home
 from paribus.mlflow_sync.offsets import replay
 from paribus.mlflow_sync.process import SyncProcess
 from paribus.scheduler.home_lock import lock_owner
+from paribus.text import plural
 
 _COLOURS = {"ok": "green", "warn": "yellow", "critical": "red", "unknown": "bright_black"}
 
@@ -48,13 +49,13 @@ def send_again(place: Path) -> str:
     if not (count := replay(place)):
         return "MLflow has refused nothing: there is nothing to send again"
     if (owner := lock_owner(place)) is not None:
-        return f"{owner} sends {count} runs to MLflow again"
+        return f"{owner} sends {plural(count, 'run')} to MLflow again"
     sync = SyncProcess(place)
     try:
         trouble = sync.drain(lambda: time.sleep(0.2))
     finally:
         sync.close()
-    return trouble or f"{count} runs were sent to MLflow again, and it has all of them"
+    return trouble or f"{plural(count, 'run was', 'runs were')} sent to MLflow again, and it has all of them"
 
 
 def show(check: Check) -> None:

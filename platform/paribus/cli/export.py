@@ -13,7 +13,7 @@ from paribus.cli.options import home_option, json_option, study_name
 from paribus.errors import ParibusError
 from paribus.home import home
 from paribus.store.reader import Reader
-from paribus.text import size_text
+from paribus.text import plural, size_text
 
 
 @click.command()
@@ -37,8 +37,8 @@ def command(study: str, target: Path | None, no_checkpoints: bool, folder: Path 
         about = {"study": name, "file": str(done.path), **counts, "bytes": done.size, "notes": list(done.notes)}
         click.echo(json.dumps(about, indent=1))
         return
-    runs = f"{len(done.rows.runs)} runs, {len(done.rows.results)} with a result"
-    click.echo(f"wrote {done.path}: {runs}, {done.files} files, {size_text(done.size)}")
+    runs = f"{plural(len(done.rows.runs), 'run')}, {len(done.rows.results)} with a result"
+    click.echo(f"wrote {done.path}: {runs}, {plural(done.files, 'file')}, {size_text(done.size)}")
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
 

@@ -28,6 +28,7 @@ from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.models import RunRecord
 from paribus.store.reader import Reader
 from paribus.study.plan import Plan
+from paribus.text import plural
 
 FAILED = 3
 """Exit status if a finding is as bad as ``--fail-on``."""
@@ -245,7 +246,7 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
     """Print the diagnosis of one run, with evidence and remedies."""
     name = f"{about['arm']}, seed {about['seed']} ({about['run']})" if "arm" in about else about["run"]
     trainer = f", log of {about['trainer']}" if "trainer" in about else ""
-    click.echo(f"{name}: {about['steps']} steps{trainer}")
+    click.echo(f"{name}: {plural(about['steps'], 'step')}{trainer}")
     if about.get("trouble"):
         click.echo(f"some records cannot be read: {about['trouble']}")
     for note in about.get("notes", ()):
@@ -303,4 +304,6 @@ def _show_table(found: Sequence[tuple[dict[str, Any], Diagnosis]]) -> None:
     shown_order = ("critical", "warn", "ok", "unknown")
     statuses = [d.status for _, d in found]
     counts = ", ".join(f"{statuses.count(s)} {s}" for s in shown_order if s in statuses)
-    click.echo(f"{len(found)} runs: {counts}. Critical findings are in capitals; `paribus health RUN` shows details.")
+    click.echo(
+        f"{plural(len(found), 'run')}: {counts}. Critical findings are in capitals; `paribus health RUN` shows details."
+    )

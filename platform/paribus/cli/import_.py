@@ -17,6 +17,7 @@ from paribus.external.plan import Terms
 from paribus.health.import_logs import MLFLOW, logged_name, mlflow_runs
 from paribus.health.wandb_history import run_name
 from paribus.home import at_home, home
+from paribus.text import plural
 
 _NOTES = 6
 """How many notes are printed; each log can have some."""
@@ -133,7 +134,7 @@ def _show(done: Imported, read: tuple[ReadLog, ...], option: str) -> None:
     parts = [f"{len(done.added)} imported"]
     parts += [f"{done.known} were there already"] if done.known else []
     parts += [f"{done.replaced} in place of earlier records"] if done.replaced else []
-    click.echo(f"{plan.study}: {', '.join(parts)}; {len(plan.runs)} runs in {len(plan.arms)} arms now")
+    click.echo(f"{plan.study}: {', '.join(parts)}; {plural(len(plan.runs), 'run')} in {len(plan.arms)} arms now")
     metric = plan.evaluate.primary_metric
     names = sorted(
         {f"`{logged_name(name)}`" for each in read for name, (m, _) in each.log.mapped.keys.items() if m == metric}
@@ -142,5 +143,5 @@ def _show(done: Imported, read: tuple[ReadLog, ...], option: str) -> None:
     for note in done.notes[:_NOTES]:
         click.echo(f"note: {note}")
     if len(done.notes) > _NOTES:
-        click.echo(f"note: {len(done.notes) - _NOTES} more notes: --json lists them")
+        click.echo(f"note: {plural(len(done.notes) - _NOTES, 'more note')}: --json lists them")
     click.echo(f"Next: paribus report {plan.study}{option}")

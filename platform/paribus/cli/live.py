@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paribus.monitor.progress import Display, RunView, StudyView
-from paribus.text import duration
+from paribus.text import duration, plural
 
 _STATUS = {"ok": ("●", "green"), "warn": ("●", "yellow"), "critical": ("●", "red")}
 _COLUMNS = (
@@ -90,7 +90,7 @@ def counts_line(view: StudyView) -> str:
     by_state = {str(state): n for state, n in view.counts.items()}
     running = sum(by_state.get(s, 0) for s in _LIVE)
     done = sum(n for s, n in by_state.items() if s not in (*_WAITING, *_LIVE))
-    parts = [f"{done} of {sum(by_state.values())} runs done"]
+    parts = [f"{done} of {plural(sum(by_state.values()), 'run')} done"]
     parts += [f"{running} running"] if running else []
     parts += [f"{n} {s.lower()}" for s, n in by_state.items() if s in _BAD]
     return ", ".join(parts)

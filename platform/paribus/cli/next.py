@@ -23,6 +23,7 @@ from paribus.study.costs import run_costs, total
 from paribus.study.expand import PlanDraft, draft_file
 from paribus.study.load import load_study
 from paribus.study.load import read_study as read_file
+from paribus.text import plural
 from paribus.yaml_file.document import plain
 from paribus.yaml_file.write import yaml_text
 
@@ -46,7 +47,7 @@ def command(study: Path, out: Path | None, seeds: int, folder: Path | None, as_j
         click.echo(json.dumps(about, indent=1))
         return
     if not found.changes:
-        click.echo(f"{spec.study}: the results ask for nothing more, with at most {seeds} seeds an arm.")
+        click.echo(f"{spec.study}: the results ask for nothing more, with at most {plural(seeds, 'seed')} an arm.")
     for reason in found.reasons:
         click.echo(f"- {reason}")
     for reason in found.left_out:
@@ -71,6 +72,6 @@ def cost_of(draft: PlanDraft, home: Path) -> str:
     plan = draft.checked()
     recorded = recorded_runs(home, [run.fingerprint for run in plan.runs])
     left = [run for run in plan.runs if run.fingerprint not in recorded]
-    runs = f"{len(plan.arms)} arms x {len(plan.seeds)} fresh seeds, {len(left)} runs"
+    runs = f"{plural(len(plan.arms), 'arm')} x {plural(len(plan.seeds), 'fresh seed')}, {plural(len(left), 'run')}"
     cost = total(run_costs(plan, draft.study.spec.budget.prior, past_runs(home)), left)
     return f"{runs}, {hours_text(cost)} {cost.unit} by {' and '.join(cost.sources)}" if cost else runs

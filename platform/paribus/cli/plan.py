@@ -31,6 +31,7 @@ from paribus.study.path import PathTricks
 from paribus.study.pilot import Pilot, cost_of, kinds_without
 from paribus.study.plan import Plan, Row
 from paribus.study.spec import Study
+from paribus.text import every, plural
 
 if TYPE_CHECKING:
     from paribus.cli.cluster_plan import OnPaper
@@ -239,9 +240,10 @@ def _print_base(plan: Plan, out: Console) -> None:
     out.print(f"\nbase: model {model}, task {describe(recipe.task)}, arm {plan.base}")
     each = "of" if s.tokens is None else "with steps of"
     out.print(
-        f"  {s.horizon} {each} {s.prompts_per_step} prompts x {s.group_size} responses, "
-        f"{s.updates_per_rollout} updates each ({s.minibatches} minibatches x {s.epochs} epochs), "
-        f"up to {s.max_new_tokens} new tokens"
+        f"  {s.horizon} {each} {plural(s.prompts_per_step, 'prompt')} x {plural(s.group_size, 'response')}, "
+        f"{plural(s.updates_per_rollout, 'update')} each ({plural(s.minibatches, 'minibatch')} x "
+        f"{plural(s.epochs, 'epoch')}), "
+        f"up to {plural(s.max_new_tokens, 'new token')}"
     )
     out.print(f"  {'optimizer':<13}{describe(recipe.optimizer)}")
     factors = ("reward", "length", "filter", "baseline", "scale", "ratio", "clip", "aggregation", "kl", "correction",
@@ -307,9 +309,7 @@ def _print_tricks(study: Study, of_path: PathTricks | None, out: Console) -> Non
     """Print the tricks of a path with what each sets, and which tricks of the study go together."""
     if of_path is not None:
         count = len(of_path.changes)
-        out.print(
-            f"\npath from {of_path.start} to {of_path.to}: {count} trick{'' if count == 1 else 's'}", style="bold"
-        )
+        out.print(f"\npath from {of_path.start} to {of_path.to}: {plural(count, 'trick')}", style="bold")
         width = max(map(len, of_path.changes))
         for name, changes in of_path.changes.items():
             out.print(f"  {name:<{width}}  {change_text(changes)}")
@@ -375,14 +375,14 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
     listed = len(plan.rows) * len(plan.seeds)
     known = sum(run.fingerprint in recorded for run in plan.runs)
     seeds = ", ".join(map(str, plan.seeds[:8])) + (", ..." if len(plan.seeds) > 8 else "")
-    noun = "seed" if len(plan.seeds) == 1 else "seeds"
     how = f"{seeds} in every arm (paired)" if plan.paired else "its own in every arm"
     e = plan.evaluate
-    out.print(f"\n{len(plan.arms)} distinct arms; {len(plan.seeds)} {noun}: {how}")
+    out.print(f"\n{plural(len(plan.arms), 'distinct arm')}; {plural(len(plan.seeds), 'seed')}: {how}")
     out.print(f"runs: {listed} listed, {len(plan.runs)} distinct, {known} already recorded (reused)")
     _print_adaptive(plan, out)
     out.print(
-        f"evaluation: every {e.every} steps on {e.problems} held-out problems x {e.samples} samples at temperature "
+        f"evaluation: {every(e.every, 'step')} on {plural(e.problems, 'held-out problem')} x "
+        f"{plural(e.samples, 'sample')} at temperature "
         f"{e.temperature}; score {e.primary_metric}, {e.checkpoint}"
     )
     _print_sets(plan, out)
@@ -434,14 +434,17 @@ def _print_adaptive(plan: Plan, out: Console) -> None:
     if plan.adaptive:
         least, most = runs_between(plan)
         cost = "" if plan.run_hours is None else f": {plan.run_hours * least:g} to {plan.run_hours * most:g} hours"
-        out.print(f"at least {least} runs, at most {most}{cost}")
+        out.print(f"at least {plural(least, 'run')}, at most {most}{cost}")
 
 
 def _print_hours(plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], out: Console) -> None:
     left = [run for run in plan.runs if run.fingerprint not in recorded]
     if cost := total(costs, left):
         by = " and ".join(cost.sources)
-        out.print(f"{cost.unit} by {by}: {hours_text(cost)} for the {len(left)} distinct runs that are not recorded")
+        out.print(
+            f"{cost.unit} by {by}: {hours_text(cost)} for the "
+            f"{plural(len(left), 'distinct run that is', 'distinct runs that are')} not recorded"
+        )
 
 
 # ---- pilot runs --------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from paribus.recipe.presets import Preset, load_preset, nearest, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe, difference, flatten
 from paribus.recipe.resolve import Step, resolve
 from paribus.recipe.unified import SHOWN, methods
+from paribus.text import plural
 from paribus.yaml_file.document import parse_document, plain
 
 
@@ -245,7 +246,7 @@ def coefficients(name: str, file: Path, settings: tuple[str, ...], other: str | 
         click.echo(json.dumps({**about, "notes": noted, "responses": listed}, indent=1))
         return
     out = console()
-    out.print(f"{name}: {len(found)} responses in one optimizer batch", style="bold")
+    out.print(f"{name}: {plural(len(found), 'response')} in one optimizer batch", style="bold")
     out.print("grad = -sum c grad log pi;  c = A x w where no reason is given")
     for note in noted:
         out.print(f"- {note}", style="dim")

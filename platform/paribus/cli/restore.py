@@ -10,6 +10,7 @@ import click
 from paribus.archive.restore import Restored, restore_study
 from paribus.cli.options import home_option, json_option
 from paribus.home import at_home, home
+from paribus.text import plural
 
 
 @click.command()
@@ -36,13 +37,15 @@ def lines(done: Restored, place: str) -> list[str]:
     """Return what was restored, and what to do next; ``place`` is the option that the next commands need."""
     name, rows = done.rows.name, done.rows
     if done.known:
-        back = ((done.folders, "run folders"), (done.refilled, "run folders without their trained model or responses"))
-        more = ", ".join(f"{count} {what}" for count, what in back if count)
+        filled = "folder without its trained model or responses", "folders without their trained models or responses"
+        back = [plural(done.folders, "run folder")] if done.folders else []
+        back += [plural(done.refilled, *(f"run {what}" for what in filled))] if done.refilled else []
+        more = ", ".join(back)
         more = f"restored what was missing here: {more}" if more else "nothing to do"
         return [f"`{name}` is in this store already, with equal content: {more}"]
     found = [
-        f"restored `{name}`: {len(rows.runs)} runs, {len(rows.results)} with a result, "
-        f"{rows.unfinished} queued; {done.folders} run folders"
+        f"restored `{name}`: {plural(len(rows.runs), 'run')}, {len(rows.results)} with a result, "
+        f"{rows.unfinished} queued; {plural(done.folders, 'run folder')}"
     ]
     if done.paused:
         found.append(

@@ -17,6 +17,7 @@ from paribus.remote.client import server_for
 from paribus.remote.submission import Submission, submit_file
 from paribus.scheduler.home_lock import LockOwner, lock_owner
 from paribus.store.models import Terms
+from paribus.text import plural
 
 WEIGHTS = (0.001, 1000.0)
 
@@ -76,7 +77,7 @@ def show(done: Submission, option: str) -> None:
     """Print what a submission has done; ``option`` is what other commands need to find its home folder."""
     parts = {name: n for name, n in done.runs.items() if n}
     counted = states_text(parts) if done.again else ", ".join(f"{n} {what}" for what, n in parts.items())
-    runs = counted if done.again else f"{sum(parts.values())} runs: {counted}"
+    runs = counted if done.again else f"{plural(sum(parts.values()), 'run')}: {counted}"
     click.echo(f"{done.study}: {runs}; {terms_text(done.priority, done.weight)}")
     if done.paused:
         click.echo(f"It is paused: {done.paused}\nFix it, then: paribus retry {done.study}{option}")

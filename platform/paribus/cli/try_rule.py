@@ -27,6 +27,7 @@ from paribus.store.reader import Reader
 from paribus.study.plan import Plan
 from paribus.study.rules import find_rule
 from paribus.study.spec import DETECTORS
+from paribus.text import plural
 
 _FIRED: tuple[Status, ...] = ("critical", "warn", "note")
 _UNJUDGED: tuple[Status, ...] = ("unknown", "not_applicable")
@@ -162,10 +163,10 @@ def _sentence(tried: Sequence[Tried]) -> str:
     runs = _once(tried)
     judged = [r for r in runs if r.judged]
     if not judged:
-        return f"None of {len(runs)} runs that have ended can be judged: {_reasons(runs)}."
+        return f"None of {plural(len(runs), 'run that has', 'runs that have')} ended can be judged: {_reasons(runs)}."
     fired = [r for r in judged if r.fired]
     low, high = _interval(len(fired), len(judged))
-    text = f"Fired in {len(fired)} of {len(judged)} runs ({len(fired) / len(judged):.0%}; 95% interval "
+    text = f"Fired in {len(fired)} of {plural(len(judged), 'run')} ({len(fired) / len(judged):.0%}; 95% interval "
     text += f"{low:.0%} to {high:.0%})."
     healthy = [r for r in judged if r.health == "ok"]
     if healthy:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 from paribus.contract.rule import Rules
 from paribus.evaluate import Evaluate
 from paribus.recipe.recipe import Recipe
+from paribus.text import every
 
 EXTERNAL = "external"
 """In place of a runner's name in plans and jobs of runs that Paribus did not start: imported and tracked ones."""
@@ -33,9 +34,9 @@ class Checkpoints(BaseModel):
 
     def about(self) -> str:
         """Return it in words, e.g. ``every 20 steps; the newest 2 are kept``."""
-        steps = {None: "after each evaluation", 1: "after each step"}
+        when = "after each evaluation" if self.every is None else every(self.every, "step")
         kept = "the newest is kept" if self.keep == 1 else f"the newest {self.keep} are kept"
-        return f"{steps.get(self.every, f'every {self.every} steps')}; {kept}"
+        return f"{when}; {kept}"
 
 
 RunPhase = Literal["start", "rollout", "reward", "old_pass", "update", "sync", "evaluation", "checkpoint"]

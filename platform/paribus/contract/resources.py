@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from paribus.text import plural
 from paribus.yaml_file.messages import WrongPart
 
 LEAST = 0.01
@@ -65,9 +66,9 @@ class Resources(BaseModel):
         """Return the declared resources in words, e.g. ``16 GPUs, 32 CPU cores on 2 nodes``."""
         parts = []
         if self.gpus is not None:
-            parts.append("1 GPU" if self.gpus == 1 else f"{self.gpus:g} GPUs")
+            parts.append(plural(self.gpus, "GPU"))
         if self.cpus is not None:
-            parts.append("1 CPU core" if self.cpus == 1 else f"{self.cpus} CPU cores")
+            parts.append(plural(self.cpus, "CPU core"))
         return ", ".join(parts) + (f" on {self.nodes} nodes" if self.nodes > 1 else "")
 
 

@@ -20,6 +20,7 @@ from paribus.engines.cgroup import Groups
 from paribus.engines.fork_server import Channel
 from paribus.engines.process import KIN, end_kin, signal_group
 from paribus.errors import TooLarge
+from paribus.text import plural
 
 _CLOSE_S = 5.0
 _GPU_QUERY = ("--query-gpu=index,uuid,memory.total,memory.used", "--format=csv,noheader,nounits")
@@ -85,7 +86,9 @@ class LocalEngine:
         cpus = float(resources.cpus or (0.0 if gpus else share))
         if gpus > len(self._gpus) or cpus > self._cores:
             count = len(self._gpus)
-            there = f"this machine has {count or 'no'} GPU{'' if count == 1 else 's'} and {self._cores} CPU cores"
+            there = (
+                f"this machine has {plural(count, 'GPU') if count else 'no GPUs'} and {plural(self._cores, 'CPU core')}"
+            )
             raise TooLarge(resources.about(), there, "Change `resources`, or choose another engine with --engine.")
         return Need(gpus=gpus, cpus=cpus, threads=resources.cpus or (None if gpus else 1))
 

@@ -32,6 +32,7 @@ from paribus.run_folder.native_names import NativeNames
 from paribus.store.control import newest_plan
 from paribus.store.store import Store
 from paribus.study.plan import Plan
+from paribus.text import plural
 from paribus.version import VERSION
 
 PRIMARY = ("eval/heldout/avg_at_1", "reward/correct_frac", "reward/mean")
@@ -166,7 +167,10 @@ def _run(each: ReadLog) -> ExternalRun:
 
 
 def _changed_message(study: str, changed: Sequence[ReadLog]) -> str:
-    lines = [f"{x.named.shown}: arm `{x.named.arm}`, seed {x.named.seed}, now {len(x.log.raw)} steps" for x in changed]
+    lines = [
+        f"{x.named.shown}: arm `{x.named.arm}`, seed {x.named.seed}, now {plural(len(x.log.raw), 'step')}"
+        for x in changed
+    ]
     listed = "\n  ".join(lines)
     return (
         f"nothing was imported: `{study}` has other records of these runs, so the logs have changed since, or are of "

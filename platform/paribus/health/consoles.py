@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from paribus.text import plural
+
 Record = Mapping[str, Any]
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -163,7 +165,7 @@ def _placed(lines: Sequence[_Line]) -> tuple[list[tuple[str, Record]], tuple[str
         notes.append("No line of training has a step: steps are those of the progress bar before each line.")
     elif training and not stepped:
         notes.append(
-            f"No line of training has a step: steps are the {len(counted)} counted lines of training (with "
+            f"No line of training has a step: steps are the {plural(len(counted), 'counted line')} of training (with "
             "`logging_steps: 10` each stands for 10 steps); evaluations take the step of the line before them."
         )
     if restart:

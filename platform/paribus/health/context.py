@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from paribus.study.plan import Plan
+from paribus.text import plural
 
 Raised = Mapping[str, Collection[str]]
 """Fingerprint of a run that was judged to the detectors that raised a finding in it."""
@@ -59,7 +60,7 @@ def _nearest(plan: Plan, arm: str) -> tuple[str, Mapping[str, tuple[Any, Any]]]:
 
 def _seeds(plan: Plan, arm: str, detector: str, raised: Raised) -> str:
     judged = [raised[run.fingerprint] for run in plan.all_runs if run.arm == arm and run.fingerprint in raised]
-    return f"{sum(detector in names for names in judged)} of {len(judged)} judged seeds"
+    return f"{sum(detector in names for names in judged)} of {plural(len(judged), 'judged seed')}"
 
 
 def _name(detector: str) -> str:

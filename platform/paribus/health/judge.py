@@ -20,6 +20,7 @@ from paribus.health.signals import with_signals
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import TRAIN, Evaluation, MetricLine, RunFolder, read_evaluation, write_json
 from paribus.run_folder.samples import Sample, parse_sample
+from paribus.text import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ _NEEDED = (
 
 
 def _few_steps(count: int) -> str:
-    return f"{count} recorded steps, at least {LEAST} are needed" if count < LEAST else ""
+    return f"{plural(count, 'recorded step')}, at least {LEAST} are needed" if count < LEAST else ""
 
 
 def lacks(lines: Sequence[MetricLine]) -> str:

@@ -40,6 +40,7 @@ from paribus.store.models import AttemptedRun
 from paribus.store.reader import Reader
 from paribus.study.plan import Plan
 from paribus.study.study_files import STUDY_FILE, files_of, masked_copy, write_text
+from paribus.text import plural
 
 PUBLIC_URL = "PARIBUS_PUBLIC_URL"
 """Environment variable: where people reach the dashboard; without it, the address of `paribus up`."""
@@ -278,7 +279,9 @@ def _note(study: str, arm: str, address: str, plan: Plan | None) -> str:
     lines = []
     if not arm:
         lines += [plan.question] if plan and plan.question else []
-        lines += [f"Study `{study}`: {len(plan.arms)} arms, {len(plan.seeds)} seeds."] if plan else []
+        lines += (
+            [f"Study `{study}`: {plural(len(plan.arms), 'arm')}, {plural(len(plan.seeds), 'seed')}."] if plan else []
+        )
     found = next((each for each in plan.arms if each.label == arm), None) if plan else None
     if found is not None:
         lines += [f"Arm of the study `{study}`." if found.changes else f"Base of the study `{study}`."]

@@ -15,6 +15,7 @@ from paribus.mlflow_sync.client import tracking_uri
 from paribus.mlflow_sync.offsets import dead_letters, refused_groups
 from paribus.mlflow_sync.sync import DRAIN_S, REPLACED, STATUS
 from paribus.run_folder.folder import read_json
+from paribus.text import plural
 
 LOG = "mlflow_sync.log"
 _BACKOFF_MAX_S = 60.0
@@ -94,7 +95,10 @@ class SyncProcess:
         if status != 0:
             return f"not everything is copied yet{f' ({trouble})' if trouble else ''}: see {self._home / LOG}"
         if dead := dead_letters(self._home, tracking_uri(self._home)):
-            return f"MLflow refuses {len(dead)} runs ({next(iter(dead.values()))[:_REASON]}): see `paribus doctor`"
+            return (
+                f"MLflow refuses {plural(len(dead), 'run')} ({next(iter(dead.values()))[:_REASON]}): see "
+                "`paribus doctor`"
+            )
         if groups := refused_groups(self._home, tracking_uri(self._home)):
             name, reason = next(iter(groups.items()))
             return f"MLflow refuses to group runs ({name}: {reason[:_REASON]}): see `paribus doctor`"

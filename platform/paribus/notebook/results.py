@@ -36,6 +36,7 @@ from paribus.store.reader import Reader
 from paribus.store.remarks import About
 from paribus.store.untouched import open_untouched
 from paribus.study.load import load_study
+from paribus.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +144,7 @@ class Results:
         recorded = {name for run in self._data.runs for name in run.recorded.names}
         if metric not in recorded and find_metric(metric) is None:
             near = did_you_mean(metric, tables.metric_names(recorded))
-            what = f"{len(recorded)} metrics" if recorded else "no metric yet"
+            what = plural(len(recorded), "metric") if recorded else "no metric yet"
             raise ParibusError(
                 f"no run of `{self.name}` has recorded a metric `{metric}`.{near} They have recorded {what}; "
                 "`.metrics()` lists them."

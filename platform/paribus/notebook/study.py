@@ -27,6 +27,7 @@ from paribus.store.untouched import copy_file
 from paribus.study.expand import make_plan
 from paribus.study.load import LoadedStudy, load_document, load_study, read_study
 from paribus.study.plan import Plan
+from paribus.text import plural
 from paribus.yaml_file.compose import placed
 from paribus.yaml_file.document import Document, Mark, parse_document, plain
 from paribus.yaml_file.messages import number_or
@@ -210,7 +211,10 @@ class Study:
 
     def __repr__(self) -> str:
         where = f" in {self._file}" if self._file else ""
-        return f"<paribus.Study `{self.name}`{where}: {len(self._loaded.rows)} rows; .plan() shows them, .run() trains>"
+        return (
+            f"<paribus.Study `{self.name}`{where}: {plural(len(self._loaded.rows), 'row')}; .plan() shows "
+            "them, .run() trains>"
+        )
 
     def _repr_html_(self) -> str:
         try:
@@ -301,7 +305,9 @@ class StudyPlan:
     def __repr__(self) -> str:
         plan = self._plan
         done = sum(r.fingerprint in self._recorded for r in plan.runs)
-        head = f"{plan.study}: {len(plan.arms)} arms, {len(plan.runs)} runs, {done} of them recorded"
+        head = (
+            f"{plan.study}: {plural(len(plan.arms), 'arm')}, {plural(len(plan.runs), 'run')}, {done} of them recorded"
+        )
         rows = [f"  {r.design}: {r.label}: {changes_text(plan.arm(r.arm).changes)}" for r in plan.rows]
         return "\n".join([head, *rows, *self.warnings])
 

@@ -14,6 +14,7 @@ from paribus.recipe.compute import Compute
 from paribus.recipe.rollout import Rollout
 from paribus.recipe.trained import name_faults
 from paribus.recipe.turns import FunctionTurns, SingleTurn, Turns
+from paribus.text import plural
 
 FACTORS: tuple[str, ...] = (
     "schedule",
@@ -365,13 +366,15 @@ class Recipe(f.Level):
             )
         if (tokens := self.schedule.tokens) is not None and tokens > (most := self.most_tokens):
             found.append(
-                f"schedule.tokens ({tokens:,}) is never spent: {self.schedule.steps} steps generate at most {most:,} "
-                "tokens. Raise schedule.steps"
+                f"schedule.tokens ({tokens:,}) is never spent: "
+                f"{plural(self.schedule.steps, 'step generates', 'steps generate')} at most {most:,} tokens. "
+                "Raise schedule.steps"
             )
         if (prompts := self.schedule.prompts) is not None and prompts > self.most_prompts:
             found.append(
-                f"schedule.prompts ({prompts:,}) is never spent: {self.schedule.steps} steps sample at most "
-                f"{self.most_prompts:,} prompts. Raise schedule.steps"
+                f"schedule.prompts ({prompts:,}) is never spent: "
+                f"{plural(self.schedule.steps, 'step samples', 'steps sample')} at most {self.most_prompts:,} prompts. "
+                "Raise schedule.steps"
             )
         if self.schedule.temperature_change.kind != "none" and self.filter.kind == "refill_async":
             found.append(

@@ -18,6 +18,7 @@ from paribus.store.reader import Reader
 from paribus.study.adaptive import interim_text, next_interim
 from paribus.study.expand import with_fingerprint
 from paribus.study.plan import Plan
+from paribus.text import plural
 
 
 def grown(reader: Reader, study: StudyRecord) -> Plan | None:
@@ -115,7 +116,7 @@ def where(analysis: Analysis) -> str:
     """Return where the study stands, for example ``Stopped at interim analysis 2 of 3, at 5 seeds``."""
     plan, rule = analysis.plan, analysis.plan.interim
     assert rule is not None  # the caller checks
-    of = f"interim analysis {plan.look} of {len(rule.at)}, at {len(plan.seeds)} seeds"
+    of = f"interim analysis {plan.look} of {len(rule.at)}, at {plural(len(plan.seeds), 'seed')}"
     if any(run.outcome == "pending" for run in analysis.data.runs):
         return f"Running towards {of}"
     if enough(analysis):

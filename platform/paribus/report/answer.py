@@ -17,6 +17,7 @@ from paribus.report.figures.curves import device_time
 from paribus.report.sentences import NOT_COMPARED, equivalent, lost_all
 from paribus.report.tables.cells import decimals_for, interval_text, listed, number, p_words
 from paribus.report.tables.health import raised
+from paribus.text import plural
 
 SHOWN = 4
 """Maximum number of arms that the answer names one by one."""
@@ -34,7 +35,7 @@ def answer(analysis: Analysis) -> str:
     how = how if any_tested(analysis) else ""
     arms = dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in pending)
     left = listed(arms) if len(arms) <= SHOWN else f"{len(arms)} of {len(analysis.plan.arms)} arms"
-    head = f"So far ({runs - len(pending)} of {runs} runs){how}"
+    head = f"So far ({runs - len(pending)} of {plural(runs, 'run')}){how}"
     return f"{head}: {text[:1].lower()}{text[1:]} Not finished yet: {left}."
 
 
@@ -73,11 +74,11 @@ def _seeds(analysis: Analysis, found: Sequence[Effect]) -> str:
     """Return how many seeds were compared, for example ``5 seeds``, or ``3 to 4 of 5 planned seeds``."""
     counts, planned = sorted({e.estimate.n for e in found}), len(analysis.plan.seeds)
     if counts == [planned]:
-        return f"{planned} seeds"
+        return plural(planned, "seed")
     count = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     if analysis.plan.external:  # no number was planned
-        return f"{count} seed{'' if count == '1' else 's'}"
-    return f"{count} of {planned} planned seeds"
+        return f"{count} {'seed' if count == '1' else 'seeds'}"
+    return f"{count} of {plural(planned, 'planned seed')}"
 
 
 def _shown(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
@@ -231,16 +232,16 @@ def _cost(analysis: Analysis) -> str:
     if not any(spent):
         return ""
     total, known = sum(spent), len(spent)
-    which = f"{known} runs" if known == len(runs) else f"{known} of {len(runs)} runs"
+    which = plural(known, "run") if known == len(runs) else f"{known} of {plural(len(runs), 'run')}"
     outcomes = {"failed": "failed runs", "cancelled": "cancelled runs", "pending": "unfinished runs"}
     left_out = [words for outcome, words in outcomes.items() if any(r.outcome == outcome for r in runs)]
-    left_out += [f"{len(analysis.data.screened)} runs of the search"] if analysis.data.screened else []
+    left_out += [f"{plural(len(analysis.data.screened), 'run')} of the search"] if analysis.data.screened else []
     left_out += ["repeated attempts"] if any(r.attempts > 1 for r in runs) else []
     without = f" (without {listed(left_out)})" if left_out else ""
     said = f"Cost: {which}{without}, {number(total, decimals_for(None, total))} {tokens.unit} generated"
     if not timed:
         return f"{said}; their time is not known."
-    part = "" if len(timed) >= known else f" (of {len(timed)} runs; of the others it is not known)"
+    part = "" if len(timed) >= known else f" (of {plural(len(timed), 'run')}; of the others it is not known)"
     return f"{said}, {number(time, decimals_for(None, time))} {unit} of training and evaluation{part}."
 
 
@@ -257,5 +258,4 @@ def _health(analysis: Analysis) -> str:
     most = [e.detector for e in critical if e.runs == critical[0].runs]
     each = " each" if len(most) > 1 else ""
     worst = f" Critical most often: {listed(most)}, in {critical[0].runs}{each}." if most else ""
-    runs = "run" if len(checked) == 1 else "runs"
-    return f"Health: of {len(checked)} checked {runs} {listed(counts)}{unknown}.{worst}"
+    return f"Health: of {plural(len(checked), 'checked run')} {listed(counts)}{unknown}.{worst}"

@@ -12,6 +12,7 @@ from paribus.report.tables.cells import interval_text, listed, number
 from paribus.report.tables.robustness import NOT_POOLED, check_of
 from paribus.run_folder.folder import INITIAL_WEIGHTS
 from paribus.stats.pairing import least_correlation
+from paribus.text import plural
 
 LEFT_OUT = {
     INITIAL_WEIGHTS, "not read",  # said by another row of the provenance
@@ -30,7 +31,7 @@ def counts(analysis: Analysis) -> list[str]:
     arms, alone = len(compared), sum(claimed(e, analysis.levels.score) for e in compared)
     with_it = len(whole.different)
     return [
-        f"Shown to differ from the base: {with_it} of {arms} arm{'' if arms == 1 else 's'} if all arms share one "
+        f"Shown to differ from the base: {with_it} of {plural(arms, 'arm')} if all arms share one "
         f"spread, {alone} of {arms} without that."
     ]
 
@@ -78,7 +79,7 @@ def one_spread_words(analysis: Analysis) -> str:
 def _named(analysis: Analysis, whole: OneSpread) -> str:
     label = analysis.score.label
     if not whole.different:
-        return f"none of {len(whole.by_arm)} arms is shown to differ from the base in {label}"
+        return f"none of {plural(len(whole.by_arm), 'arm')} is shown to differ from the base in {label}"
     arms = [f"`{analysis.label(a)}` {interval_text(whole.by_arm[a], signed=True)}" for a in whole.different]
     return f"these differ from the base in {label}, with intervals that hold for all arms at once: {listed(arms)}"
 

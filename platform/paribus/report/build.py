@@ -38,6 +38,7 @@ from paribus.stats.multiple_testing import ALPHA
 from paribus.stats.power import POWER
 from paribus.study.adaptive import interim_text, ranking_text, stage_text
 from paribus.study.plan import Plan
+from paribus.text import plural
 
 
 def build_report(data: StudyData) -> ReportModel:
@@ -53,11 +54,11 @@ def build_report(data: StudyData) -> ReportModel:
     complete = ended == len(data.runs) and not screening
     finished = sum(r.outcome == "finished" for r in data.runs)
     status = (
-        f"{'complete' if complete else 'incomplete'}: {ended} of {len(data.runs)} runs ended, {finished} "
+        f"{'complete' if complete else 'incomplete'}: {ended} of {plural(len(data.runs), 'run')} ended, {finished} "
         f"{'finished' if data.plan.external else 'as planned'}"
     )
     status += f"; {stage_text(data.plan)}" if screening else ""
-    status += f"; plus {len(data.screened)} runs of the search" if data.screened else ""
+    status += f"; plus {plural(len(data.screened), 'run')} of the search" if data.screened else ""
     tables = _with_lead(analysis, [with_interim_note(analysis, t) for t in _tables(analysis, ceilings)])
     figures = (described(f) for f in _figures(analysis))
     there = {table.key for table in tables}
@@ -186,7 +187,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "evaluation temperature": f"{chosen.temperature:g}",
         **({"evaluation top-p": f"{chosen.top_p:g}"} if chosen.top_p < 1 else {}),
         "max new tokens": ", ".join(map(str, limits)),
-        "evaluated every": f"{chosen.every} steps",
+        "evaluated every": plural(chosen.every, "step").removeprefix("1 "),
         **_horizon(plan),
         **{f"set {n}": set_text(each) for n, each in evaluate.all_sets.items() if n != name},
         "seeds": ", ".join(map(str, plan.seeds)) if plan.paired or plan.external else "each run has its own",

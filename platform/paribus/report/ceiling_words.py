@@ -10,6 +10,7 @@ from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.effect_words import claimed, size_text
 from paribus.report.tables.ceilings import AXIS_NAMES, ratio_text
 from paribus.report.tables.cells import interval_text, listed
+from paribus.text import plural
 
 NO_CEILING = "the curve does not identify a ceiling"
 
@@ -38,7 +39,7 @@ def _ceilings(analysis: Analysis, found: Ceilings, ended: Sequence[str], known: 
     ceiling = found.ceiling(base)
     assert ceiling is not None  # it is identified
     planned = len(analysis.runs(base))
-    few = f" over {ceiling.n} of {planned} runs" if ceiling.n != planned else ""
+    few = f" over {ceiling.n} of {plural(planned, 'run')}" if ceiling.n != planned else ""
     few += "" if ceiling.n >= MIN_SEEDS else ", too few seeds for an interval"
     others = [arm for arm in ended if arm != base and arm not in known]
     text = f"the curve of the base has a ceiling of {interval_text(ceiling)} in {analysis.score.label}{few}"
@@ -67,7 +68,7 @@ def _untested(analysis: Analysis, found: Ceilings) -> str:
     if not fits or found.fit(base).whole is None or len(analysis.plan.seeds) < MIN_SEEDS:
         return ""
     if lost := len(found.lost(base)):
-        return f" No arm is compared with the base, which lost {lost} of {len(analysis.runs(base))} runs."
+        return f" No arm is compared with the base, which lost {lost} of {plural(len(analysis.runs(base)), 'run')}."
     arms = (f"`{analysis.label(a)}` ({len(found.lost(a))} of {len(analysis.runs(a))})" for a in fits)
     return f" Not compared with the base, because runs were lost: {listed(arms)}."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.declared import TERMS, Declared
 from paribus.report.tables.cells import listed
-from paribus.text import time_text
+from paribus.text import plural, time_text
 
 HELD_BACK = {
     "margin": "`equivalent` is exploratory",
@@ -69,13 +69,18 @@ def declared_rows(analysis: Analysis) -> dict[str, str]:
     if declared is None:
         return {}
     runs = len(analysis.plan.runs)
-    before = f"when {declared.known} of its {runs} runs had results" if declared.known else "before any of its results"
+    before = (
+        f"when {declared.known} of its {plural(runs, 'run')} had results"
+        if declared.known
+        else "before any of its results"
+    )
     by = [f"{count} by `{name}` ({_time(at)})" for (name, at), count in declared.planned_by.items()]
-    arms = f"{len(declared.compared)} arm{'' if len(declared.compared) == 1 else 's'}"
     return {
         "declared": f"{_time(declared.at)}, {before}",
         "runs first planned": ", ".join(by),
-        "compared with this base": f"{arms} with results, over all plans of this store",
+        "compared with this base": (
+            f"{plural(len(declared.compared), 'arm')} with results, over all plans of this store"
+        ),
     }
 
 

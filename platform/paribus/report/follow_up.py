@@ -20,6 +20,7 @@ from paribus.stats.multiple_testing import ALPHA
 from paribus.stats.power import CAP
 from paribus.study.designs import Draft, drafts
 from paribus.study.spec import Study
+from paribus.text import plural
 
 SETTLED = 5
 """Seeds from which a difference that is confirmed after the correction needs no further seeds."""
@@ -169,7 +170,7 @@ def _interactions(analysis: Analysis) -> tuple[Mapping[str, Any], str]:
 def _lost(analysis: Analysis) -> Iterable[str]:
     failed = sum(r.outcome == "failed" for r in analysis.data.runs)
     if failed:
-        yield f"{failed} runs failed and are missing: `paribus retry {analysis.plan.study}` gives them another try."
+        yield f"{plural(failed, 'run has', 'runs have')} failed: `paribus retry {analysis.plan.study}` tries again."
 
 
 def _changes(analysis: Analysis, study: Study, designs: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:

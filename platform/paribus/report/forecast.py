@@ -13,6 +13,7 @@ from paribus.scheduler.simulated_cluster import ClusterShape, Rates
 from paribus.scheduler.simulation import Played, play
 from paribus.study.costs import Cost, PastRun
 from paribus.study.plan import Plan
+from paribus.text import plural
 
 FAILURE_H = 50_000.0
 """GPU-hours between two failures that end a run: 419 in 54 days on 16,384 GPUs (Llama 3, arXiv 2407.21783, Table 5)."""
@@ -201,8 +202,9 @@ def _notes(plan: Plan, past: Sequence[PastRun], cluster: ClusterShape, amount: f
         yield f"the hours of a run are used as they are: nothing is known here of how fast {cluster.kind} is"
     held = {run.gpus for run in past if run.gpus > 0}
     if cluster.has_gpus and held and amount not in held:
-        counts = " or ".join(f"{gpus:g}" for gpus in sorted(held))
-        yield f"recorded runs held {counts} GPUs, these hold {amount:g}: perfect scaling is assumed"
+        *few, most = sorted(held)
+        counts = " or ".join([*(f"{gpus:g}" for gpus in few), plural(most, "GPU")])
+        yield f"recorded runs held {counts}, these hold {amount:g}: perfect scaling is assumed"
     yield "not counted: making what the runs share, queues of a cluster that others use, and the repair of a node"
     if plan.adaptive:
         yield "results may add runs to this study, which are not played"

@@ -44,6 +44,7 @@ from paribus.report.tables.search import search_words
 from paribus.stats.intervals import mean_interval
 from paribus.stats.multiple_testing import ALPHA, at_look
 from paribus.study.plan import Row
+from paribus.text import plural
 
 NAMES = {
     "length": "length",
@@ -109,7 +110,7 @@ def warnings(analysis: Analysis) -> list[str]:
         lost = [r for e, r in ends if e == end]
         if lost:
             names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in lost))
-            found.append(f"{len(lost)} of {len(analysis.data.runs)} runs {text}: {names}.")
+            found.append(f"{len(lost)} of {plural(len(analysis.data.runs), 'run')} {text}: {names}.")
     unsure = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if fragile(analysis, arm)]
     if unsure:
         found.append(
@@ -139,7 +140,8 @@ def _failed_rewards(analysis: Analysis) -> list[str]:
     count = sum(map(len, shares.values()))
     arms = listed(f"`{name}` ({percent(math.fsum(found) / len(found))})" for name, found in shares.items())
     return [
-        f"In {count} of {len(analysis.data.runs)} runs the reward of more than {FAILED_REWARDS:.0%} of the responses "
+        f"In {count} of {plural(len(analysis.data.runs), 'run')} the reward of more than {FAILED_REWARDS:.0%} "
+        "of the responses "
         f"failed: {arms}. A failed reward function scored `on_failure`, and a failed verifier counted as wrong. "
         "The first errors are in `stdout.log` of the run folder."
     ]
@@ -159,7 +161,8 @@ def _budgets(analysis: Analysis) -> list[str]:
         elif budgets:
             short.setdefault(words, Counter())[analysis.label(run.arm)] += 1
     return [
-        f"{count.total()} of {len(analysis.data.runs)} runs ended by `schedule.steps` before they had spent {words}"
+        f"{count.total()} of {plural(len(analysis.data.runs), 'run')} ended by `schedule.steps` before they had "
+        f"spent {words}"
         f"{', so they cost less than the others' if spent[words] else ''}: "
         f"{listed(f'`{name}` ({n})' for name, n in count.items())}."
         for words, count in short.items()

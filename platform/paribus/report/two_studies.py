@@ -23,6 +23,7 @@ from paribus.report.tables.cells import (
 from paribus.report.tables.robustness import UNPAIRED, equivalence_cell, permutation_cell, permutation_note, testable
 from paribus.stats.multiple_testing import ALPHA, holm
 from paribus.study.plan import Arm
+from paribus.text import plural
 
 SHOWN = 6
 """Maximum number of differing paths in a cell."""
@@ -170,7 +171,11 @@ def _too_alike(a: Analysis, b: Analysis, pair: Pair) -> str:
     if not shared:
         return ""
     total = len(b.runs(pair.second.key))
-    return "the same runs" if shared == total == len(runs) else f"{shared} of {total} runs are the same"
+    return (
+        "the same runs"
+        if shared == total == len(runs)
+        else f"{shared} of {plural(total, 'run is', 'runs are')} the same"
+    )
 
 
 def _too_few(a: Analysis, b: Analysis, pair: Pair) -> str:
@@ -280,8 +285,8 @@ def _recipes(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
 def _summary(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> list[str]:
     same = [p for p in pairs if p.same]
     tested = [p for p in pairs if p.effect is not None]
-    of = f"{len(a.plan.arms)} arms of `{a.plan.study}` and {len(b.plan.arms)} of `{b.plan.study}`"
-    found = [f"{len(same)} {'recipe is' if len(same) == 1 else 'recipes are'} in both, of {of}."]
+    of = f"{plural(len(a.plan.arms), 'arm')} of `{a.plan.study}` and {len(b.plan.arms)} of `{b.plan.study}`"
+    found = [f"{plural(len(same), 'recipe is', 'recipes are')} in both, of {of}."]
     if not tested:
         reasons = dict.fromkeys(p.reason for p in pairs if p.reason)
         why = f": {'; '.join(reasons)}" if reasons else ""

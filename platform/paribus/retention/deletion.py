@@ -27,7 +27,7 @@ from paribus.run_folder.json_text import field_of, fields, listed
 from paribus.store.deletion import Deletion
 from paribus.store.reader import Reader
 from paribus.store.store import Store
-from paribus.text import size_text
+from paribus.text import plural, size_text
 
 FILE = "deleting.json"
 """In the home folder: fingerprints of the runs whose folders are being deleted."""
@@ -69,16 +69,18 @@ class Doomed:
     def lines(self) -> list[str]:
         """Return what goes and what stays, for people."""
         rows = self.rows
-        plans = "1 plan" if rows.plans == 1 else f"{rows.plans} plans"
         said = [
-            f"goes: {rows.study}, {plans}, {len(rows.runs)} runs, {rows.results} with a result; "
-            f"{len(self.items)} run folders, {size_text(self.size)}"
+            f"goes: {rows.study}, {plural(rows.plans, 'plan')}, {plural(len(rows.runs), 'run')}, {rows.results} "
+            "with a result; "
+            f"{plural(len(self.items), 'run folder')}, {size_text(self.size)}"
         ]
         if rows.kept:
             others = ", ".join(f"{name} ({count})" for name, count in rows.shared.items())
-            said.append(f"stays: {rows.kept} runs that other studies have, too: {others}")
+            said.append(f"stays: {plural(rows.kept, 'run')} that other studies have, too: {others}")
         if self.elsewhere:
-            said.append(f"not here: the folders of {self.elsewhere} attempts. Were they trained on another host?")
+            said.append(
+                f"not here: the folders of {plural(self.elsewhere, 'attempt')}. Were they trained on another host?"
+            )
         said.append("stays: copies in MLflow, reports that were written, archives")
         return said
 

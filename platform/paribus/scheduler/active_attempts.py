@@ -22,6 +22,7 @@ from paribus.store import transitions
 from paribus.store.attempts import ANYWHERE
 from paribus.store.models import AttemptRecord, Unit, unit_of
 from paribus.store.store import Store
+from paribus.text import plural
 
 GRACE_S = 25.0
 """Seconds that an engine gives an attempt to stop: longer than the supervisor gives its runner."""
@@ -194,7 +195,7 @@ class ActiveAttempts:
             try:
                 live = [job for job in jobs if engine.find(job) is not None]
                 if live:
-                    self._say(f"cancelling {len(live)} jobs of the engine {name}, which wait or run")
+                    self._say(f"cancelling {plural(len(live), 'job')} of the engine {name}, which wait or run")
                 for job in live:
                     engine.cancel(job, GRACE_S)
                 until = time.monotonic() + CHANGE_S
@@ -203,7 +204,9 @@ class ActiveAttempts:
             finally:
                 engine.close()
         except ParibusError as error:
-            self._say(f"{len(jobs)} jobs of the engine {name} could not be cancelled and end when they start: {error}")
+            of = f"of the engine {name} could not be cancelled and"
+            said = plural(len(jobs), f"job {of} ends when it starts", f"jobs {of} end when they start")
+            self._say(f"{said}: {error}")
 
     # ---- every turn ------------------------------------------------------------------------------
 
@@ -359,7 +362,10 @@ class ActiveAttempts:
     def leave(self) -> None:
         """Forget all attempts; the next scheduler finds the jobs that still run by their names."""
         if self._active:
-            self._say(f"{len(self._active)} runs have not stopped; the next start looks for them in the engine")
+            self._say(
+                f"{plural(len(self._active), 'run has', 'runs have')} not stopped; the next start looks for "
+                "them in the engine"
+            )
         self._active.clear()
 
     def cap(self, name: str) -> None:

@@ -38,6 +38,7 @@ from paribus.store.states import RECORDED, TERMINAL
 from paribus.store.store import Store
 from paribus.study.evaluation import arm_hashes
 from paribus.study.expand import matches
+from paribus.text import plural
 
 UNFINISHED = "served.json"
 """File of the home folder with the names of the studies whose end was not reported, or whose report isn't written."""
@@ -83,7 +84,7 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
         idle = until_idle and not scheduler.interrupted
         left = patiently(loop.left, display) if idle else ()
         for each in left:
-            display.say(f"{each.study.name}: {_open_runs(each)} runs are left: {_why(each)}")
+            display.say(f"{each.study.name}: {plural(_open_runs(each), 'run is', 'runs are')} left: {_why(each)}")
         finished = "nothing is left to do" if not left else "nothing is left that can be done now"
         display.say(trouble or (finished if idle else "stopped"))
         known = {e.study.id for e in loop.ended}
@@ -268,7 +269,7 @@ class HomeLoop(ServingLoop):
             return
         counts = self._store.counts(study.id)
         known = sum(n for state, n in counts.items() if state in RECORDED)
-        runs = f"{sum(counts.values())} runs, {known} with a result"
+        runs = f"{plural(sum(counts.values()), 'run')}, {known} with a result"
         self._display.say(f"{study.name}: {runs}, priority {study.priority}, weight {study.weight:g}")
         self.take_up(study)
 

@@ -27,6 +27,7 @@ from paribus.scheduler.setup_jobs import SetupJobs, shared_parts
 from paribus.study.pilot import Pilot, PilotTimes, pilot_times, shortened
 from paribus.study.plan import Arm, Plan
 from paribus.study.stages import located
+from paribus.text import plural
 
 LENGTH, EVALUATION = "response/length_mean", "perf/time_eval_s"
 _LOOK_S = 0.05
@@ -112,7 +113,7 @@ def _run_pilot(engine: Engine, need: Need, folder: RunFolder, runner: str, label
     lines = list(folder.read_metrics())
     if len(lines) < 2:
         raise RunnerError(
-            f"the probe of `{label}` wrote {len(lines)} metric lines; it needs 2, one of them before training"
+            f"the probe of `{label}` wrote {plural(len(lines), 'metric line')}; it needs 2, one of them before training"
         )
     began = read_json(folder.attempt)["time_ms"]
     lengths = [line.values[LENGTH] for line in lines if LENGTH in line.values]

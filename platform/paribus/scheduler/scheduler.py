@@ -32,6 +32,7 @@ from paribus.store.models import Claim, StudyRecord, Unit, unit_of
 from paribus.store.states import TERMINAL
 from paribus.store.store import Store
 from paribus.study.stages import located
+from paribus.text import plural
 
 CLAIMS = 8
 """Most runs that are claimed at once: all must be submitted before the first lease expires."""
@@ -299,7 +300,9 @@ class Scheduler:
         if not self._attempts:
             raise error
         active.error = error  # raised now, it would end jobs that may have waited for days
-        self._say_of(active.study)(f"{error}\n{len(self._attempts)} runs go on; no more are started")
+        self._say_of(active.study)(
+            f"{error}\n{plural(len(self._attempts), 'run goes', 'runs go')} on; no more are started"
+        )
 
     # ---- budgets ---------------------------------------------------------------------------------
 

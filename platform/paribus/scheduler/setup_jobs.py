@@ -30,6 +30,7 @@ from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.run_folder.folder import SHORT, read_json, write_json
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
 from paribus.study.plan import Arm
+from paribus.text import plural
 
 LOST_S = 60.0
 """Seconds after which a job that the engine does not know counts as lost."""
@@ -268,7 +269,7 @@ class SetupJobs:
             if self._engine.reach is not None:
                 logs = self._home / "engine"
                 tail += f" Do the nodes see {self._home} and the Python environment? Their output is in {logs}"
-        tries = f" in {part.failures} tries; last, {self._why(status)}" if part.failures else ""
+        tries = f" in {plural(part.failures, 'try')}; last, {self._why(status)}" if part.failures else ""
         return f"the runner `{self._runner}` could not prepare the study{tries}:\n{tail}"
 
 

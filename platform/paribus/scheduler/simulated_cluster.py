@@ -15,6 +15,7 @@ from paribus.engines.base import PATIENCE_S, JobState, Reach, Spec, Status, gang
 from paribus.errors import ParibusError, TooLarge
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.scheduler import setup_jobs
+from paribus.text import plural
 
 MOST_DEVICES = 65_536
 """Most devices of a cluster: more is a typing error."""
@@ -310,4 +311,4 @@ class SimulatedCluster:
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return plural(number, what)

@@ -18,6 +18,7 @@ from paribus.store import remarks
 from paribus.store import tables as t
 from paribus.store.states import LIVE, TERMINAL
 from paribus.store.transitions import Now
+from paribus.text import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,8 @@ class Deletion:
             )
         if self.open:
             raise StoreError(
-                f"`{self.study}` has {self.open} runs that have not ended: `paribus cancel {self.study}` first, and "
+                f"`{self.study}` has {plural(self.open, 'run that has', 'runs that have')} not ended: `paribus "
+                f"cancel {self.study}` first, and "
                 "wait until the running ones have stopped."
             )
 
@@ -131,7 +133,7 @@ def delete_study(connection: sa.Connection, now: Now, expected: Deletion, author
     connection.execute(sa.delete(t.budget).where(t.budget.c.study == name))
     connection.execute(sa.delete(t.remark).where(remarks.of(remarks.Subject(study=name))))
     connection.execute(sa.delete(t.study).where(t.study.c.id.in_(plans)))
-    said = f"{len(found.runs)} runs, {found.results} with a result"
+    said = f"{plural(len(found.runs), 'run')}, {found.results} with a result"
     remarks.write(connection, now, remarks.Subject(study=name), author, [(remarks.Kind.DELETE, said)])
 
 

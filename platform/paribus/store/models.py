@@ -96,7 +96,7 @@ class RunRecord:
         label: label of the arm.
         token: newest fence token; 0 before the first attempt. The folder of the newest attempt is named after it.
         lease_until: end of the lease while an attempt holds the run.
-        reason: why it last failed, was requeued or stopped early; empty if none of these happened.
+        reason: why it last failed, was requeued or stopped early; empty if none of these happened, or it goes on.
         signature: traceback signature of the last failure of the program.
     """
 

@@ -26,6 +26,7 @@ from paribus.store.models import PLAN, payload_hash, unit_of
 from paribus.store.reader import BATCH, rows_of
 from paribus.store.states import LIVE, RECORDED, Move, RunState, target_of
 from paribus.study.plan import Plan
+from paribus.text import plural
 
 Row = dict[str, Any]
 
@@ -97,7 +98,9 @@ class StudyRows:
         found = []
         mine, theirs = ({s["fingerprint"]: _identity(s) for s in rows.studies} for rows in (self, other))
         if mine != theirs:
-            found.append(f"the study has {len(mine)} plans in the archive and {len(theirs)} here, or other runs")
+            found.append(
+                f"the study has {plural(len(mine), 'plan')} in the archive and {len(theirs)} here, or other runs"
+            )
         here = {run["fingerprint"]: run for run in other.runs}
         pairs = ((run, here.get(run["fingerprint"], run)) for run in self.runs)
         found.extend(_two_runs(run, known) for run, known in pairs if run != known)

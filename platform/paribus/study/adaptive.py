@@ -7,6 +7,7 @@ from dataclasses import replace
 from paribus.stats.multiple_testing import SPENDING_WORDS, level_at, shares
 from paribus.study.plan import InterimRule, Plan, SearchRanking
 from paribus.study.spec import Seeds
+from paribus.text import plural
 
 
 def interim_rule(seeds: Seeds) -> InterimRule | None:
@@ -51,7 +52,8 @@ def ranking_text(screen: SearchRanking) -> str:
     """Return the rule of a search in words."""
     rule, tuned = screen.rule, ", ".join(f"`{row.label}`" for row in screen.candidates)
     return (
-        f"search `{screen.design}` over {', '.join(rule.over)}: {rule.trials} trials x {rule.seeds} seeds for each of "
+        f"search `{screen.design}` over {', '.join(rule.over)}: {plural(rule.trials, 'trial')} x "
+        f"{plural(rule.seeds, 'seed')} for each of "
         f"{tuned} (sampler {rule.sampler}, seed {rule.seed}); then the best of each on the seeds of the study"
     )
 
@@ -73,7 +75,9 @@ def stage_text(plan: Plan) -> str:
     if plan.ranking is not None:
         done, of = len(plan.ranking.trials), plan.ranking.rule.trials * len(plan.ranking.candidates)
         stage = "confirmation" if plan.ranking.confirmed else "screen"
-        return f"{stage}: {done} of {of} trials; {ranking_text(plan.ranking)}"
+        return f"{stage}: {done} of {plural(of, 'trial')}; {ranking_text(plan.ranking)}"
     if plan.interim is None:
         return ""
-    return f"look {plan.look} of {len(plan.interim.at)}: {len(plan.seeds)} seeds; {interim_text(plan.interim)}"
+    return (
+        f"look {plan.look} of {len(plan.interim.at)}: {plural(len(plan.seeds), 'seed')}; {interim_text(plan.interim)}"
+    )

@@ -31,6 +31,7 @@ from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking, Stage
 from paribus.study.spec import Search, Study
 from paribus.study.stages import Models, find_stages, names
 from paribus.study.study_files import without_secrets
+from paribus.text import plural
 from paribus.yaml_file.document import Fault
 from paribus.yaml_file.write import whole_text
 
@@ -295,14 +296,14 @@ def _misfits(resources: Resources, need: Requirements) -> Iterator[str]:
     """Yield why a runner cannot train on the resources that a study declares."""
     asked, nodes = resources.gpus, resources.nodes
     if asked is not None and asked < need.least_gpus:
-        least = f"at least {need.least_gpus:g} GPUs" if need.least_gpus >= 1 else "a GPU, or a part of one"
+        least = f"at least {plural(need.least_gpus, 'GPU')}" if need.least_gpus >= 1 else "a GPU, or a part of one"
         yield f"A run needs {least}, and `resources.gpus` is {asked:g}."
     if asked and need.most_gpus == 0:
         yield f"A run with these options trains on CPUs alone, and `resources.gpus` is {asked:g}."
     elif asked is not None and need.most_gpus is not None and asked > need.most_gpus:
-        yield f"A run uses at most {need.most_gpus:g} GPUs, and `resources.gpus` is {asked:g}."
+        yield f"A run uses at most {plural(need.most_gpus, 'GPU')}, and `resources.gpus` is {asked:g}."
     if resources.cpus is not None and resources.cpus < need.least_cpus:
-        yield f"A run needs {need.least_cpus} CPU cores or more, and `resources.cpus` is {resources.cpus}."
+        yield f"A run needs {plural(need.least_cpus, 'CPU core')} or more, and `resources.cpus` is {resources.cpus}."
     if nodes > 1 and need.processes == 1:
         yield "It trains on one node: remove `nodes` from `resources`."
     elif nodes > 1 and need.processes is None and not asked:

@@ -17,6 +17,7 @@ from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import SHORT
 from paribus.study.plan import Plan
 from paribus.study.study_files import FOLDER
+from paribus.text import plural
 
 NOISE = 10.0
 """Distances up to this many times the measured noise are rounding, of which that is one draw."""
@@ -204,9 +205,10 @@ SHARE_NOTE = (
 def about(probe: GradientProbe) -> str:
     """Return what the gradients are of."""
     found = probe.gradients
-    after = f" after {found.updates} updates of the run on them" if probe.after_updates else ""
+    after = f" after {plural(found.updates, 'update')} of the run on them" if probe.after_updates else ""
     return (
-        f"{found.groups} groups, {found.responses} responses, {found.tokens:,} tokens, {found.rollouts}; gradients of "
+        f"{plural(found.groups, 'group')}, {plural(found.responses, 'response')}, "
+        f"{plural(found.tokens, 'token')}, {found.rollouts}; gradients of "
         f"the policy on all of them in one optimizer batch{after}, before gradient clipping and optimizer"
     )
 

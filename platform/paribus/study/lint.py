@@ -14,6 +14,7 @@ from paribus.stats.power import detectable_shift
 from paribus.study.evaluation import LARGE_SHARE, evaluation_share, lines_in, set_sizes
 from paribus.study.plan import Arm, PlanWarning, Row
 from paribus.study.spec import Seeds, Study
+from paribus.text import plural
 
 _NAMED = 4  # places that a warning names
 _TOGETHER = {
@@ -208,7 +209,8 @@ def _budgets_of_tokens(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarnin
             yield PlanWarning(
                 code="token_budget",
                 arm=arm.label,
-                message=f"`{arm.label}`: {s.steps} steps spend {tokens:,} tokens only if a round's responses have "
+                message=f"`{arm.label}`: {plural(s.steps, 'step spends', 'steps spend')} {tokens:,} tokens only if "
+                "a round's responses have "
                 f"{length:.3g} tokens on average, more than half of `schedule.max_new_tokens`. Raise `schedule.steps`: "
                 "a run that it ends has spent less than the others",
             )
@@ -276,7 +278,8 @@ def _few_evaluations(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning]
         yield PlanWarning(
             code="few_evaluations",
             arm=arm.label,
-            message=f"`{arm.label}`: with {steps} steps and one evaluation every {every}, `mean_of_last_3` is the mean "
+            message=f"`{arm.label}`: with {plural(steps, 'step')} and one evaluation every {every}, "
+            "`mean_of_last_3` is the mean "
             f"of {evaluations}, as step 0 does not count. Evaluate every {max(1, steps // 3)}, or choose `final`",
         )
 
@@ -294,7 +297,8 @@ def _large_evaluation(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning
             arm=arm.label,
             message=f"`{arm.label}`: {bound}{share:.0%} of a run's tokens go into its evaluation if all responses are "
             f"as long as they may become, most of them into `{largest.name}` "
-            f"({largest.text(largest.responses)} responses, {largest.evaluations} times): evaluate it less often "
+            f"({largest.text(largest.responses)} responses, {plural(largest.evaluations, 'time')}): evaluate it "
+            "less often "
             "(`every`), or with fewer problems or samples",
         )
 

@@ -12,6 +12,7 @@ from paribus.recipe.recipe import Recipe
 from paribus.study.costs import Cost, kind_of
 from paribus.study.evaluation import set_sizes
 from paribus.study.plan import Arm, Plan
+from paribus.text import plural
 
 STEPS = 6
 """Steps of a probe: the first warms up and the last is followed by an evaluation, so that four are timed."""
@@ -126,7 +127,7 @@ def cost_of(times: PilotTimes, recipe: Recipe, evaluate: Evaluate) -> Cost:
         expected=hours(times.step),
         high=hours(max(times.steps), growth),
         unit="GPU-hours" if times.gpus else "CPU run-hours",
-        sources=(f"a probe of {shortened(recipe).schedule.steps} steps",),
+        sources=(f"a probe of {plural(shortened(recipe).schedule.steps, 'step')}",),
     )
 
 

@@ -17,6 +17,7 @@ from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.trained import TrainedBy
 from paribus.study.plan import Arm, Stage
+from paribus.text import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ def find_stages(
                 models=paths, runs={name: each.run for name, each in found.items()}, model_hash=digest
             )
             for name, each in found.items():
-                facts.setdefault(name, {})[f"run {each.run[:12]} after {each.step} steps"] = None
+                facts.setdefault(name, {})[f"run {each.run[:12]} after {plural(each.step, 'step')}"] = None
     lines = (f"{name}: {_some([*runs])}" for name, runs in facts.items())
     return Stages(recipes, of, tuple(faults), tuple(lines))
 

@@ -15,6 +15,7 @@ from paribus.errors import ParibusError, RunnerError
 from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import Evaluation, RunFolder, read_evaluation, write_json
+from paribus.text import plural
 from paribus_runners.program.lines import MOST_AT_ONCE, Lines, as_object, is_there
 from paribus_runners.program.mapping import Answers, AnswersOf, LogMapping, step_in
 
@@ -176,10 +177,11 @@ def fault(found: Evaluation, step: int, name: str, chosen: EvaluationSet) -> str
     if (found.step, found.set) != (step, name):
         return f"says that it is of `{found.set}` at step {found.step}: its fields and its name must agree"
     if k != chosen.samples:
-        return f"has {k} responses to a problem, and the study asks for {chosen.samples}: `evaluate.samples`"
+        return f"has {plural(k, 'response')} to a problem, and the study asks for {chosen.samples}: `evaluate.samples`"
     if problems != chosen.problems:
         return (
-            f"has {problems} problems, and the study asks for {chosen.problems}: set `evaluate.problems` to the number "
+            f"has {plural(problems, 'problem')}, and the study asks for {chosen.problems}: set "
+            "`evaluate.problems` to the number "
             "that the program has, or let it evaluate as many"
         )
     if len(set(found.problems)) != problems:

@@ -17,6 +17,7 @@ from paribus.run_folder.folder import MetricLine, RunFolder, parse_metric_line
 from paribus.run_folder.metrics import STEP_METRICS, Source, find_metric
 from paribus.run_folder.native_names import NamesFile
 from paribus.run_folder.samples import parse_sample
+from paribus.text import plural
 from paribus_runners.evaluation.evaluator import metrics
 from paribus_runners.program.evaluations import Evaluations, disagreement
 from paribus_runners.program.lines import Lines, as_object
@@ -119,12 +120,16 @@ class Records:
         """Return what was left out or renamed, one sentence each."""
         found = []
         if count := self._skipped["without a step"]:
-            found.append(f"{count} lines of {self._lines.path.name} have no step, and were left out")
+            of = self._lines.path.name
+            found.append(plural(count, f"line of {of} has no step, and was", f"lines of {of} have no step, and were"))
         if count := self._skipped["no sample"]:
-            found.append(f"{count} lines of samples.jsonl are no samples, and were left out")
+            none = "line of samples.jsonl is no sample, and was", "lines of samples.jsonl are no samples, and were"
+            found.append(plural(count, *none))
         if count := self._skipped["of another step"]:
             steps = f"{self._first} to {self._last}"
-            found.append(f"{count} lines of samples.jsonl are of no step from {steps}, and were left out")
+            one, more = (f"of samples.jsonl {verb} of no step from {steps}, and" for verb in ("is", "are"))
+            found.append(plural(count, f"line {one} was", f"lines {more} were"))
+        found = [f"{note} left out" for note in found]
         for key, name in self._names.names.doubles.items():
             found.append(f"`{key[:80]}` is recorded as `{OWN}{name}`: another name is too much like it")
         return found

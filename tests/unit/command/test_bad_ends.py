@@ -38,7 +38,7 @@ CASES = {
     "evaluates too little": (
         "evaluate(0, problems=['a'], correct=[1], truncated=[0], tokens=[1], tokens_correct=[1], answers=[{'x': 1}])\n"
         "line(0)",
-        "has 1 problems, and the study asks for 2: set `evaluate.problems`",
+        "has 1 problem, and the study asks for 2: set `evaluate.problems`",
     ),
     "counts too much": ("evaluate(0, correct=[2, 0]); line(0)", "counts 2 correct and 0 truncated responses of 1"),
     "forgets answers": ("evaluate(0, answers=[{}, {'y': 1}]); line(0)", "counts 0 answers to problem 'a'"),

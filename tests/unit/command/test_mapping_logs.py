@@ -52,7 +52,7 @@ def test_a_log_is_translated(attempt) -> None:
     (before, after) = end.folder.read_evaluations()
     assert (before.correct, before.tokens, before.answers) == ((1, 0), (3, 3), ({"x": 1}, {"y": 1}))
     assert after.step == 3
-    assert "1 lines of log.jsonl have no step" in end.folder.log.read_text()
+    assert "1 line of log.jsonl has no step" in end.folder.log.read_text()
 
 
 def test_names_that_differ_only_in_other_characters_are_kept_apart(attempt) -> None:

@@ -127,7 +127,7 @@ def test_samples_of_other_steps_are_left_out(records) -> None:
     reading.look()
     assert folder.samples.read_text() == sample(1) + sample(3)
     assert reading.notes() == [
-        "1 lines of samples.jsonl are no samples, and were left out",
+        "1 line of samples.jsonl is no sample, and was left out",
         "2 lines of samples.jsonl are of no step from 1 to 3, and were left out",
     ]
 

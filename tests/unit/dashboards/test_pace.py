@@ -57,7 +57,7 @@ def test_a_slow_step_is_no_silence(live):
     home, run, write = live
     now = write(30, ago=120, step_s=60)
     found = pace_of(run, home.now(run), STEPS, now)
-    assert (found.speed, found.silent) == ("1 steps/min", False)
+    assert (found.speed, found.silent) == ("1 step/min", False)
 
 
 def test_nothing_is_said_of_runs_that_have_ended_or_not_begun(home):

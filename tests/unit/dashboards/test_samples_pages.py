@@ -162,7 +162,7 @@ def test_map_counts_every_problem_of_the_evaluations(browser: TestClient) -> Non
     links = re.findall(r'<th scope="row"><a href="([^"]+)"', single)
     assert len(links) == 3
     text = _text(browser.get(unescape(links[0])).text)
-    assert "1 of 1 responses correct" in text
+    assert "1 of 1 response correct" in text
     assert "None of them was kept as text" in text
 
 

@@ -30,7 +30,7 @@ def test_an_arm_is_compared_with_the_nearest_one():
     assert compared(study(), "u") == ("u", "t")
     assert context_of(study(), "u", "huge_update", raised) == (
         "The arm differs from `+ clip` in `optimizer.learning_rate` (0.1 -> 10). Huge update: 2 of 2 judged seeds of "
-        "this arm, 0 of 1 judged seeds of `+ clip`."
+        "this arm, 0 of 1 judged seed of `+ clip`."
     )
 
 

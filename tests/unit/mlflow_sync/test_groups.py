@@ -267,7 +267,7 @@ def test_descriptions_follow_the_newest_plan(case):
     sync = case.sync()
     sync.turn()
     study = groups(case.home)["small"][0]
-    assert "1 arms, 1 seeds" in tags(case.home, study)[NOTE_TAG]
+    assert "1 arm, 1 seed" in tags(case.home, study)[NOTE_TAG]
     case.store.add_study(small_plan(arms=3, seeds=2))
     sync.turn()
     assert "3 arms, 2 seeds" in tags(case.home, study)[NOTE_TAG]

@@ -278,7 +278,7 @@ def test_a_run_that_was_deleted_in_mlflow_is_a_dead_letter_and_a_replay_makes_it
     assert behind == 0
     assert list(dead_letters(case.home)) == [case.run]
     checks = list(doctor.mlflow_names(case.home))
-    assert ("1 runs are not completely in MLflow" in checks[0].message, "--replay" in checks[0].remedy) == (True, True)
+    assert ("1 run is not completely in MLflow" in checks[0].message, "--replay" in checks[0].remedy) == (True, True)
     assert replay(case.home) == 1
     assert sync.turn() == 0
     identity = identity_of(case.home, case.run)

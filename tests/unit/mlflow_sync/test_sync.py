@@ -303,7 +303,7 @@ def test_dead_letters_of_another_address_are_found_and_replayed(case):
     assert dead_letters(case.home, "http://127.0.0.1:5001") == {}
     assert dead_letters(case.home, "http://127.0.0.1:5000/") == {case.run: "too long"}
     assert [check.message for check in mlflow_names(case.home)] == [
-        f"1 runs are not completely in MLflow, because it refuses them: run {case.run[:SHORT]}: too long"
+        f"1 run is not completely in MLflow, which refuses a part: run {case.run[:SHORT]}: too long"
     ]
     before = up.replays()
     assert replay(case.home) == 1

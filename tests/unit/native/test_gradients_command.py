@@ -106,7 +106,7 @@ def test_a_report_has_the_probe_and_its_provenance(trained: tuple[Path, Path]) -
     (table,) = [t for t in model.tables if t.key.startswith("gradients.")]
     assert table.title == "Gradient probe at step 2 of base, seed 0"
     assert any("step-000002" in note and run[:12] in note for note in table.notes)
-    assert any("after 1 updates" in note for note in table.notes)
+    assert any("after 1 update " in note for note in table.notes)
     rows = {row.label: [cell.text for cell in row.cells] for row in table.rows}
     assert rows["base"][:3] == ["1", "1", "the base"]
     assert rows["+ slow"][:3] == ["—", "—", "not visible here"]

@@ -97,7 +97,7 @@ def test_what_is_left_out_is_said():
     """Another number of GPUs than the recorded runs had is an assumption, and the speed of a GPU's kind is unknown."""
     plan = small_plan(arms=2, seeds=1, resources=Resources(gpus=2))
     found = forecast(plan, {"arm0": cost(1.0), "arm1": cost(1.0)}, [past(plan)], GPUS, rates=Rates())
-    assert any("recorded runs held 1 GPUs, these hold 2: perfect scaling" in note for note in found.notes)
+    assert any("recorded runs held 1 GPU, these hold 2: perfect scaling" in note for note in found.notes)
     assert any("how fast H100 is" in note for note in found.notes)
     cores = {"arm0": cost(1.0, "CPU run-hours"), "arm1": cost(1.0, "CPU run-hours")}
     assert len(forecast(small_plan(arms=2, seeds=1), cores, (), CORES, rates=Rates()).notes) == 1

@@ -241,7 +241,7 @@ def test_models_and_responses_that_were_deleted_here_come_back(tmp_path: Path) -
     with Reader.open(home) as reader:
         export_study(reader, "small", path, None, checkpoints=True)
     collect(home, Rule(samples=False))  # the first seed keeps its responses, which the report shows
-    assert "restored what was missing here: 1 run folders without" in said_by("restore", path, home)
+    assert "restored what was missing here: 1 run folder without" in said_by("restore", path, home)
     assert (folder.samples.exists(), steps(folder)) == (True, [10])  # its model was here
     collect(home, Rule(models=False, samples=False))
     assert steps(folder) == []

@@ -88,7 +88,7 @@ def test_a_study_that_has_not_ended_is_refused(store, clock):
     claim = store.claim(study.id, engine="local", worker="here")
     store.start(claim.run_id, claim.token)
     store.cancel("small")
-    with pytest.raises(StoreError, match="has 1 runs that have not ended"):
+    with pytest.raises(StoreError, match="has 1 run that has not ended"):
         store.delete_study(store.what_goes("small"), "ada")
     store.cancelled(claim.run_id, claim.token)
     store.delete_study(store.what_goes("small"), "ada")

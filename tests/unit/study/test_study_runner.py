@@ -116,7 +116,7 @@ def test_what_is_approximate_is_a_warning_and_stays_on_the_arm(read: Read) -> No
     [
         (1, (2.0, None), "A run needs at least 2 GPUs, and `resources.gpus` is 1."),
         (0, (0.01, None), "A run needs a GPU, or a part of one, and `resources.gpus` is 0."),
-        (4, (0.0, 1.0), "A run uses at most 1 GPUs, and `resources.gpus` is 4."),
+        (4, (0.0, 1.0), "A run uses at most 1 GPU, and `resources.gpus` is 4."),
     ],
 )
 def test_gpus_outside_of_the_runners_bounds_are_refused(

@@ -25,6 +25,7 @@ from paribus.engines.options import read_options
 from paribus.engines.slurm.commands import Listed, Node, Refused, Slurm
 from paribus.engines.slurm.script import Place, SlurmOptions, batch_script
 from paribus.errors import EngineError, TooLarge
+from paribus.text import plural
 
 _NOTES_S = 1.0
 _MARGIN_S = 5.0
@@ -334,6 +335,6 @@ def _lacking(nodes: Sequence[Node], need: Need, options: SlurmOptions, enough: i
     if enough:
         there = f"{enough} of the {len(nodes)} nodes {where} {'has' if enough == 1 else 'have'} the part of one"
         return there, "Change `resources`, or `partition` in the engine's options."
-    most = sorted({f"{n.gpus or 'no'} GPU{'' if n.gpus == 1 else 's'} and {n.cpus} CPU cores" for n in nodes})
+    most = sorted({f"{plural(n.gpus, 'GPU') if n.gpus else 'no GPUs'} and {plural(n.cpus, 'CPU core')}" for n in nodes})
     there = f"no node {where} has that: there are nodes with {'; '.join(most[:5])}"
     return there, "Change `resources`, or `partition` in the engine's options."

@@ -16,6 +16,7 @@ from paribus.contract import Need, Resources
 from paribus.engines.base import GRACE, ON_NODE, PATIENCE, Spec
 from paribus.engines.options import ClusterOptions, run_need
 from paribus.errors import EngineError
+from paribus.text import plural
 
 _LEAD_S = 15
 """Seconds between the end of a run's grace and the end of the job's time limit."""
@@ -131,7 +132,7 @@ class SlurmOptions(ClusterOptions):
     def about(self, need: Need) -> str:
         """Return what each job requests, in a few words."""
         kind = f" ({self.gpu_type})" if self.gpu_type and need.gpus else ""
-        gpus = f"{need.gpus:.0f} GPU{'' if need.gpus == 1 else 's'}{kind}" if need.gpus else "no GPU"
+        gpus = f"{plural(round(need.gpus), 'GPU')}{kind}" if need.gpus else "no GPU"
         memory, time = self.memory or "default memory", self.time or "default time"
         on = f" on {need.nodes} nodes" if need.nodes > 1 else ""
         return f"partition {self.partition or 'default'}, {gpus}, {need.cpus:.0f} CPU{on}, {memory}, {time} per run"

@@ -11,6 +11,7 @@ from paribus.health.signals import REWARD
 from paribus.health.window import Window
 from paribus.recipe.analysis.facts import fresh
 from paribus.recipe.recipe import Recipe
+from paribus.text import plural
 
 LOGP, K3 = "mismatch/logp_abs_diff_mean", "mismatch/k3"
 _WEIGHT, _EFFECTIVE = "correction/weight_mean", "correction/effective_frac"
@@ -233,7 +234,7 @@ def _dead(run: Window) -> RuleResult | None:
     count = round(run.p["points"])
     if run.newest(_UPDATES) == 0:  # counted since the start, also in steps without an update, which have no norm
         steps = run.count(_UPDATES)
-        text = f"no optimizer update in {steps} steps"
+        text = f"no optimizer update in {plural(steps, 'step')}"
         dead = RuleResult(state="critical", evidence=text, numbers={"updates": 0.0}, onset=run.first_step(_UPDATES))
         return dead if steps >= count else None
     norms, zero = run.last(NORM, count), _equal_rewards(run, count)

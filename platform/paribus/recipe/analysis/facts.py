@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import ChainTask, Recipe, SearchTask, difference
+from paribus.text import plural
 
 RARE_BAND = 0.1
 """Width of the band of a sequence's mean ratio that is not left in practice: GSPO's own is 4e-4 (arXiv 2507.18071)."""
@@ -135,8 +136,7 @@ def no_auxiliary(recipe: Recipe) -> bool:
 def updates_in_words(recipe: Recipe) -> str:
     """Return how far policies can drift apart: updates on a rollout batch, and staleness."""
     schedule = recipe.schedule
-    plural = "" if schedule.updates_per_rollout == 1 else "s"
-    return f"{schedule.updates_per_rollout} update{plural} per rollout batch, staleness {schedule.staleness}"
+    return f"{plural(schedule.updates_per_rollout, 'update')} per rollout batch, staleness {schedule.staleness}"
 
 
 def same_responses(recipe: Recipe) -> str | None:

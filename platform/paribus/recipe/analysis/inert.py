@@ -22,6 +22,7 @@ from paribus.recipe.analysis.facts import (
     rewards_correctness_alone,
 )
 from paribus.recipe.recipe import Recipe
+from paribus.text import plural
 
 _SAME = "sampler and learner are the same (float32, staleness 0) and w is 1"
 _OWN_TOKEN_RATIOS = frozenset({"none", "token", "seq_geo_token"})
@@ -244,7 +245,7 @@ def _still_reference(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     reference = getattr(recipe.kl, "reference", None)
     if isinstance(reference, f.SyncedReference) and (reference.mix == 0 or reference.every > recipe.schedule.steps):
         plain = recipe.kl.model_copy(update={"reference": f.FixedReference()})
-        cause = f"the reference never moves within {recipe.schedule.steps} steps"
+        cause = f"the reference never moves within {plural(recipe.schedule.steps, 'step')}"
         yield _Plain("kl", plain, "`kl.reference`", cause)
     other, model = other_reference(recipe), recipe.model
     if other is not None and (other.name, other.revision) == (model.name, model.revision):

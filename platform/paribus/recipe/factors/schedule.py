@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from paribus.recipe.factors.level import Count, Fraction, Level, Positive
+from paribus.text import plural
 
 
 class Joint(Level):
@@ -142,7 +143,7 @@ class Schedule(Level):
         """What ends a run, in words: ``40 steps``, or ``2,000,000 generated tokens (at most 400 steps)``."""
         found = [] if self.tokens is None else [f"{self.tokens:,} generated tokens"]
         found += [] if self.prompts is None else [f"{self.prompts:,} sampled prompts"]
-        return f"{' or '.join(found)} (at most {self.steps} steps)" if found else f"{self.steps} steps"
+        return f"{' or '.join(found)} (at most {plural(self.steps, 'step')})" if found else plural(self.steps, "step")
 
     @property
     def budgets(self) -> tuple[int | None, int | None]:

@@ -20,6 +20,7 @@ from paribus.stats.multiple_testing import Correction
 from paribus.study.contrasts import FACTORIALS, Contrast, interactions, main_effects
 from paribus.study.grids import grids
 from paribus.study.plan import Row
+from paribus.text import plural
 
 STARS: Mapping[Correction, str] = {
     "holm": "*: p < 0.05 after Holm's correction over {tests} tests.",
@@ -124,7 +125,7 @@ class CellEffects:
         """Return how missing runs were handled; empty if no run is missing."""
         if not self.missing:
             return []
-        some = f"{self.missing} of {self.planned} runs {'is' if self.missing == 1 else 'are'} missing"
+        some = f"{self.missing} of {plural(self.planned, 'run')} {'is' if self.missing == 1 else 'are'} missing"
         if not self.analysis.paired:
             lost = any(not values for values in self._values.values())
             how = f"; where all runs of an arm are, {FITTED}" if lost else ""

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from paribus.report.model import Figure, ReportModel, Table
 from paribus.report.render.plotly import Json, forest_figure, legend, panel_figure, parallel_figure
+from paribus.text import plural
 
 _TRICK = re.compile(r"(?<!\S)([+-] \S+)")
 
@@ -105,7 +106,7 @@ def value(text: str) -> Markup:
 
 def with_report_filters(environment: Environment) -> Environment:
     """Return the environment with the globals and filters that the templates of tables and figures need."""
-    environment.globals |= {"noted": _noted}
+    environment.globals |= {"noted": _noted, "plural": plural}
     environment.filters |= {"names": names, "label": label, "value": value, "kind": _kind}
     return environment
 

@@ -24,6 +24,7 @@ from paribus.report.tables.cells import (
     verdict_text,
 )
 from paribus.stats.sigmoid import REACHED, WIDEST
+from paribus.text import plural
 
 NOT_IDENTIFIED = "not identified"
 
@@ -107,7 +108,7 @@ LOST = (
 def _lost_notes(analysis: Analysis, found: Ceilings) -> list[str]:
     """Return which runs are in no curve, and which evaluations are left out of one."""
     lost = {arm: len(found.lost(arm)) for arm in found.arms if found.lost(arm)}
-    counts = [f"`{analysis.label(arm)}` {n} of {len(analysis.runs(arm))} runs" for arm, n in lost.items()]
+    counts = [f"`{analysis.label(arm)}` {n} of {plural(len(analysis.runs(arm)), 'run')}" for arm, n in lost.items()]
     notes = [LOST, f"Lost: {listed(counts)}."] if lost else []
     fits = {arm: found.fit(arm) for arm in found.arms if found.fit(arm).left_out}
     gaps = [f"`{analysis.label(arm)}` {f.left_out} of {f.left_out + f.points}" for arm, f in fits.items()]
@@ -157,7 +158,7 @@ def _lost_runs(found: Ceilings, arm: str) -> str:
     lost, never = len(found.lost(arm)), found.never(arm)
     if not lost:
         return ""
-    runs = f"{lost} lost run{'s' if lost > 1 else ''}"
+    runs = plural(lost, "lost run")
     return f"{runs}: {'never' if never == lost else f'{never} never'}" if never else f"{runs} reached it too"
 
 

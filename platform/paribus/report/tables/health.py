@@ -11,6 +11,7 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.inputs import RunData
 from paribus.report.model import Cell, Column, Table, TableRow
 from paribus.report.tables.cells import MISSING, listed, number, seeds_cell, seeds_column
+from paribus.text import plural
 
 COLUMNS: tuple[tuple[Status, str, str], ...] = (
     ("critical", "■ critical", "the run's results are likely worthless from the onset on"),
@@ -162,7 +163,7 @@ def _critical(analysis: Analysis, arm: str) -> str:
     found = [e for e in raised(critical) if e.state == "critical"]
     each = listed(_onset_text(e, alone=len(critical) == 1) for e in found)
     kind = "a critical finding" if len(found) == 1 else "critical findings"
-    of = f"{len(runs)} run{'s' if len(runs) > 1 else ''} of `{analysis.label(arm)}`"
+    of = f"{plural(len(runs), 'run')} of `{analysis.label(arm)}`"
     of += f" ({len(checked)} checked)" if len(checked) < len(runs) else ""
     return f"{len(critical)} of {of} had {kind}: {each}."
 

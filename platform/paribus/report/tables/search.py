@@ -8,6 +8,7 @@ from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import MISSING, NOT_APPLICABLE, number
 from paribus.study.designs import value_label
 from paribus.study.plan import SearchRanking, Trial
+from paribus.text import plural
 
 DECIMALS = 3
 """Decimals of a score of a search, which has no interval to round by."""
@@ -84,9 +85,10 @@ def _trial_row(ranking: SearchRanking, trial: Trial, rank: int, score: float | N
 
 def _search_notes(analysis: Analysis, ranking: SearchRanking) -> list[str]:
     rule = ranking.rule
-    seeds = f"{rule.seeds} seed{'s' if rule.seeds > 1 else ''} of its own"
+    seeds = f"{plural(rule.seeds, 'seed')} of its own"
     notes = [
-        f"Each arm got {rule.trials} trials, each with {seeds}; chosen by Optuna {ranking.optuna or '(not yet)'}, "
+        f"Each arm got {plural(rule.trials, 'trial')}, each with {seeds}; chosen by Optuna "
+        f"{ranking.optuna or '(not yet)'}, "
         f"sampler {rule.sampler}, seed {rule.seed}.",
         "The best score of a search is biased upwards, because it was chosen for being high. So these scores have no "
         "interval and no test, and no other table uses their runs: the best setting of each arm is run again on fresh "

@@ -15,6 +15,7 @@ from paribus.report.tables.cells import (
     seeds_cell,
     seeds_column,
 )
+from paribus.text import plural
 
 SECONDARY = (
     "Only the primary metric is tested, in the tables of the designs. The other columns are secondary: no difference "
@@ -89,4 +90,4 @@ def _details(analysis: Analysis, name: str) -> Table:
 
 def set_text(chosen: EvaluationSet) -> str:
     """Return a set in words; how many problems its files hold is not known here."""
-    return chosen.about(f"up to {chosen.problems}")
+    return chosen.about(f"up to {plural(chosen.problems, 'problem')}")
