@@ -203,6 +203,14 @@ def test_what_is_nothing_ends_in_a_message(
     assert not (home / "none.db").exists()
 
 
+def test_a_trainer_goes_with_a_log_alone(study: tuple[Path, StudyData]) -> None:
+    """Of a run of a study Paribus knows who wrote it; an option that does nothing is refused."""
+    home, data = study
+    done = CliRunner().invoke(command, [data.plan.study, "--trainer", "trl", "--home", str(home)])
+    assert done.exit_code == 2
+    assert "--trainer says who wrote a log" in done.output
+
+
 def test_an_unknown_trainer_is_refused_with_those_that_are_known() -> None:
     """The names stand in the message."""
     done = CliRunner().invoke(command, ["x.csv", "--trainer", "tlr"])

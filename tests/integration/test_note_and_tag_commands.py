@@ -68,6 +68,9 @@ def test_tags_begin_with_a_sign_and_options_stay_options(home):
     assert "add a tag" in say("tag", "-h").replace("adds", "add").lower()
     assert "is no tag" in say("tag", "small", "+two words", status=1)
     assert "there is no study `smal`" in say("tag", "smal", "+x", status=1)
+    assert "A run is named by four digits" in say("tag", "smal", "+x", status=1)
+    assert "No run has a fingerprint that starts so, either" in say("tag", "0badbad0", "+x", status=1)
+    assert "`+` names no tag: write +TAG or -TAG" in say("tag", "small", "+", status=2)
 
 
 def test_lists_show_tags_and_find_by_them(home):

@@ -81,10 +81,12 @@ def command(
 
         try_rule(rule, target, thresholds, folder or home(), as_json=as_json)
         return
-    if target is None:
+    if not target:
         raise click.UsageError("name a RUN, a STUDY or a FILE, or try a rule with --try-rule")
     check_trainer(trainer)
     log = _log(target, trainer, thresholds or load_profile("default"), folder)
+    if log is None and trainer is not None:
+        raise click.UsageError(f"--trainer says who wrote a log, and `{target}` is no log: leave it out")
     found = _stored(target, thresholds, folder) if log is None else [log]
     if as_json:
         used = ", ".join(sorted({about["profile"] for about, _ in found}))

@@ -64,6 +64,8 @@ def study_file(study: str) -> Path:
     Raises:
         ParibusError: no file here holds a study of this name, or several do.
     """
+    if not study:  # else it would be the folder here
+        raise ParibusError("the STUDY is empty: name a study file, or the study of a file here.")
     if is_file(study):
         return Path(study)
     files, unread = _study_files()
@@ -120,12 +122,18 @@ def engine_option(text: str) -> Callable[[_Command], _Command]:
 WHAT_STARTS = "What starts the runs: local, slurm, ray or inline."
 """Help of `--engine` for commands that train."""
 
+engine_file_option = click.option(
+    "--engine-options",
+    "options",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Default: engines.yaml in the home folder.",
+)
+"""`--engine-options`, as the parameter ``options``: a file that exists, also for an engine that reads nothing of it."""
+
 _OPTIONS = (
     engine_option(WHAT_STARTS),
     click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: GPUs, else CPU cores]"),
-    click.option(
-        "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
-    ),
+    engine_file_option,
     home_option,
     click.option(
         "--reports",

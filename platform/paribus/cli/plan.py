@@ -14,7 +14,7 @@ from rich.console import Console
 
 from paribus.cli.console import console, describe, print_warnings, shown, table
 from paribus.cli.design_table import designs_as_plain, hours_text, orders_as_plain, print_design_summaries
-from paribus.cli.options import engine_option, home_option, json_option, set_option, study_argument
+from paribus.cli.options import engine_file_option, engine_option, home_option, json_option, set_option, study_argument
 from paribus.contract import Checkpoints, Timeouts
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
@@ -45,9 +45,7 @@ _MOST_ARMS = 4
 @study_argument
 @json_option
 @engine_option("Engine that will run the study; the plan checks that `resources` fit.")
-@click.option(
-    "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
-)
+@engine_file_option
 @click.option("--probe", is_flag=True, help="Train a few steps of each kind of run that has no recorded cost.")
 @click.option("--cluster", metavar="NODESxGPUSxKIND", help="Play the study on this cluster, e.g. 64x8xH100 or 1x2xCPU.")
 @click.option(

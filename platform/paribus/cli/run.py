@@ -15,7 +15,15 @@ import click
 from paribus.cli import INTERRUPTED
 from paribus.cli.console import console, print_warnings, report_width, states_text
 from paribus.cli.live import display_for
-from paribus.cli.options import WHAT_STARTS, engine_option, home_option, json_option, set_option, study_argument
+from paribus.cli.options import (
+    WHAT_STARTS,
+    engine_file_option,
+    engine_option,
+    home_option,
+    json_option,
+    set_option,
+    study_argument,
+)
 from paribus.home import at_home, home
 from paribus.report.adaptive import grown
 from paribus.scheduler.adaptive import Adaptive
@@ -37,9 +45,7 @@ if TYPE_CHECKING:
 @study_argument
 @engine_option(WHAT_STARTS)
 @click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: as many as GPUs and cores allow]")
-@click.option(
-    "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
-)
+@engine_file_option
 @home_option
 @click.option("--report/--no-report", default=True, show_default=True, help="Write the report at the end.")
 @set_option

@@ -35,6 +35,8 @@ def command(target: str, changes: tuple[str, ...], folder: Path | None, as_json:
     with a tag, `paribus status STUDY --tag TAG` the runs.
     """
     for change in changes:
+        if not change.strip("+-"):
+            raise click.UsageError(f"`{change}` names no tag: write +TAG or -TAG")
         if not _SIGNED.fullmatch(change):
             raise click.UsageError(f"`{change}` neither adds nor removes a tag: write +{change} or -{change}")
     if not changes:

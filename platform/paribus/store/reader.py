@@ -351,7 +351,13 @@ class Reader:
         try:
             return remarks.Subject(study=self.study(named).name)
         except StoreError as error:
-            raise StoreError(f"{error} A run is named by four digits of its fingerprint or more.") from None
+            if LEAST_DIGITS.fullmatch(named):
+                rest = (
+                    "No run has a fingerprint that starts so, either; `paribus status STUDY` lists the runs of a study."
+                )
+            else:
+                rest = "A run is named by four digits of its fingerprint or more."
+            raise StoreError(f"{error} {rest}") from None
 
     def about_studies(self) -> Mapping[str, remarks.About]:
         """Return note, tags and whether it is archived, by name, of the studies of which something is said."""

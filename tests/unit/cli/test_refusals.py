@@ -67,6 +67,25 @@ def test_a_misspelt_engine_is_refused_before_anything_is_done(command, tmp_path)
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.parametrize("command", ["plan", "run", "scheduler", "up"])
+@pytest.mark.parametrize(("name", "message"), [("none.yaml", "does not exist"), ("folder", "is a directory")])
+def test_a_file_of_engine_options_must_be_there(command, name, message, tmp_path, monkeypatch):
+    """Also for an engine without options, and a study that declares no resources."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    study = ["s.yaml"] if command in ("plan", "run") else []
+    done = CliRunner().invoke(cli.paribus, [command, *study, "--engine-options", name])
+    assert done.exit_code == 2
+    assert f"File '{name}' {message}" in done.output
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "submit"])
+def test_an_empty_study_is_not_the_folder_here(command, monkeypatch, tmp_path):
+    """A script whose variable is empty gets to know which argument it is."""
+    monkeypatch.chdir(tmp_path)
+    assert "the STUDY is empty" in str(CliRunner().invoke(cli.paribus, [command, ""]).exception)
+
+
 def test_ctrl_c_has_its_own_status(monkeypatch, capsys):
     """It is no error: a script tells it from a study that is wrong, also before `paribus run` has begun to train."""
 
