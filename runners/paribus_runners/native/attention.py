@@ -64,7 +64,7 @@ class Packing:
         """Return causal attention inside each sequence."""
         if self.keys is not None:
             self.keys.append((k[0].transpose(0, 1), v[0].transpose(0, 1)))
-        if _in_small_products(q):
+        if _in_small_products(q) and not torch.is_autocast_enabled(q.device.type):
             return panels.attend(q, k, v, self._panels(q.shape[1], k.shape[1]), scale)
         flat = [_flat(x) for x in (q, k, v)]
         size = q.shape[-1]
