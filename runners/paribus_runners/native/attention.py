@@ -66,16 +66,11 @@ class Packing:
             self.keys.append((k[0].transpose(0, 1), v[0].transpose(0, 1)))
         if _in_small_products(q) and not torch.is_autocast_enabled(q.device.type):
             return panels.attend(q, k, v, self._panels(q.shape[1], k.shape[1]), scale)
-        flat = [_flat(x) for x in (q, k, v)]
-        size = q.shape[-1]
-        shape = (-1, self.width, q.shape[1], size), (-1, self.width, k.shape[1], size)
-        qs, ks, vs = (
-            F.embedding(self.gather, x).view(to).transpose(1, 2)
-            for x, to in zip(flat, (shape[0], shape[1], shape[1]), strict=True)
-        )
+        shape = (len(self.gather) // self.width, self.width, -1, q.shape[-1])
+        qs, ks, vs = (F.embedding(self.gather, _flat(x)).view(shape).transpose(1, 2) for x in (q, k, v))
         out = F.scaled_dot_product_attention(qs, ks, vs, is_causal=True, scale=scale, enable_gqa=_grouped(q, k))
         out = out.transpose(1, 2).reshape(len(self.gather), -1)
-        return F.embedding(self.scatter, out).view(1, len(self.scatter), -1, size)
+        return F.embedding(self.scatter, out).view(1, len(self.scatter), -1, q.shape[-1])
 
     @cached_property
     def width(self) -> int:

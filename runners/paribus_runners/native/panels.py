@@ -1,8 +1,8 @@
 """Causal attention of sequences of all lengths on a CPU, in panels of a few queries.
 
 A panel holds the queries at some neighbouring positions of sequences that are about as long, and all keys up to the
-last of these positions. So the work follows the lengths and the causal mask, half a square a sequence, where
-a padded kernel computes squares of the longest. A panel is a batch of small matrix products, which a CPU is fast at.
+last of these positions. So the work follows the lengths and the causal mask, half a square a sequence, where a padded
+kernel computes squares of the longest. A panel is a batch of small matrix products, which a CPU is fast at.
 
 The backward pass computes the probabilities again. Autograd keeps queries, keys, values and the output, once a token.
 """
