@@ -76,7 +76,7 @@ MUTANTS = (
     without("a move: only with the newest token", TRANSITIONS, "guard += [t.run.c.token == _FENCE]", "guard += [_FENCE == _FENCE]"),
     without("a move: never without a token where it is needed", TRANSITIONS, "if step.fenced and token is None:", "if False:"),
     without("a move: only under its conditions", TRANSITIONS, ", *(CONDITIONS[c](now) for c in step.conditions)"),
-    without("a claim: raises the token", TRANSITIONS, 't.run.c.token + 1}', 't.run.c.token}'),
+    without("a claim: raises the token", TRANSITIONS, 't.run.c.token + 1, "reason"', 't.run.c.token, "reason"'),
     without("an attempt's writes: only with the newest token", TRANSITIONS, "THIS_RUN, t.run.c.token == _FENCE, t.run", "THIS_RUN, _FENCE == _FENCE, t.run"),
     without("an attempt's writes: only while it is live", TRANSITIONS, ", t.run.c.state.in_(LIVE))", ")"),
     without("an attempt's row: only its own", TRANSITIONS, """type_=sa.Integer), t.attempt.c.token == _FENCE""", "type_=sa.Integer), _FENCE == _FENCE"),

@@ -278,7 +278,7 @@ def test_a_job_uses_as_many_threads_as_it_holds_cores(local, tmp_path, monkeypat
         (None, {"gpus": 0}, Need(cpus=1.0, threads=1)),
         (None, {"gpus": 3}, Need(gpus=3.0)),
         (None, {"gpus": 4}, "each run, in every arm, asks for 4 GPUs; this machine has 3 GPUs and "),
-        (None, {"cpus": 1000}, "asks for 1000 CPU cores"),
+        (None, {"cpus": 1000}, "asks for 1,000 CPU cores"),
     ],
 )
 def test_what_a_run_holds_on_this_machine(gpus, tmp_path, slots, resources, need):
