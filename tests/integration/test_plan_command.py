@@ -128,8 +128,8 @@ def test_the_plan_of_the_quickstart(paribus: Run) -> None:
     assert done.stderr == ""
     for text in (
         "ladder (cumulative)", "knockout (leave_one_out)", "clip.high: 0.2 -> 0.28", "changes against the row above",
-        "changes against `full`", "runs: 51 listed, 39 distinct, 0 already recorded (reused)", "1,000 held-out problems",
-        "[confounded] optimizer.max_grad_norm", "[seeds] ", "13 distinct arms",
+        "changes against `full`", "runs: 51 listed, 39 distinct, 0 already recorded (reused)",
+        "1,000 held-out problems", "[confounded] optimizer.max_grad_norm", "[seeds] ", "13 distinct arms",
     ):  # fmt: skip
         assert text in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
