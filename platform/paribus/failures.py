@@ -87,7 +87,7 @@ def failure_in(log: Path, exit_code: int) -> Failure:
         return Failure(reason=reason, signature=reason)
     if _DISK_MESSAGE.search(message):
         return storage_failure(_OURS.sub("", message), log.parent)
-    reason = _OURS.sub("", message)[:_LONGEST]
+    reason = (_OURS.sub("", message) or message)[:_LONGEST]
     for name, kind in NAMED.items():
         if re.search(rf"\b{name}: ", message):  # also where the error of one of several processes is handed on
             return Failure(reason=reason, signature=kind)

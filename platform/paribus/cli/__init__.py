@@ -135,7 +135,8 @@ class Group(click.Group):
             click.UsageError: there is no such command.
         """
         names = self.list_commands(ctx)
-        if (typed := args[0]) not in names and not typed.startswith("-"):
+        typed = args[0]
+        if typed not in names and not typed.startswith("-") and not ctx.resilient_parsing:  # a shell completes words
             there = f"Commands: {', '.join(names)}."
             raise click.UsageError(f"there is no command `{typed}`.{did_you_mean(typed, names)} {there}", ctx)
         return super().resolve_command(ctx, args)

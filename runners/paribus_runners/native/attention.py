@@ -117,7 +117,7 @@ class Packing:
         """All segments in tables of those that are about as long; prompts apart from responses."""
         ends, found = self.before + self.size, list[panels.Table]()
         for kind in (self.before == 0, self.before > 0):
-            left = kind.nonzero().squeeze(1)
+            left = (kind & (self.size > 0)).nonzero().squeeze(1)
             left = left[ends[left].argsort(descending=True, stable=True)]
             while len(left):
                 longest = int(ends[left[0]])

@@ -51,6 +51,7 @@ def settled() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(threads())
     torch.set_flush_denormal(True)
+    gc.collect()
     gc.freeze()
     try:
         yield

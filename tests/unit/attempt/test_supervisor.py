@@ -173,6 +173,7 @@ def test_what_no_database_takes_is_left_out_of_a_failure(tmp_path):
         ("paribus.errors.RunnerError: process 1 of 2 failed: paribus.errors.StaleSampler: step 3 is old",
          "process 1 of 2 failed: step 3 is old", "stale_sampler"),
         ("paribus.errors.RunFolderError: a1: No space left on device", "a1: No space left on device (", "storage"),
+        ("paribus.errors.RunnerError: ", "paribus.errors.RunnerError: ", "paribus.errors.RunnerError: "),
         ("torch.OutOfMemoryError: 3 GiB", "torch.OutOfMemoryError: 3 GiB", "torch.OutOfMemoryError: # GiB"),
     ],
 )  # fmt: skip

@@ -57,6 +57,14 @@ def test_a_misspelt_command_is_answered_with_the_nearest_and_with_all(typed, nea
     assert near in done.output.partition("Commands: ")[2]
 
 
+def test_a_shell_that_completes_words_gets_no_error_of_a_misspelt_command():
+    """Behind a command that is not there, all commands are proposed."""
+    completing = {"_PARIBUS_COMPLETE": "bash_complete", "COMP_WORDS": "paribus pln ", "COMP_CWORD": "2"}
+    done = CliRunner().invoke(cli.paribus, prog_name="paribus", env=completing)
+    assert (done.exit_code, done.exception) == (0, None)
+    assert "plain,plan\n" in done.output
+
+
 @pytest.mark.parametrize("command", ["plan", "run", "scheduler", "up"])
 def test_a_misspelt_engine_is_refused_before_anything_is_done(command, tmp_path):
     """Also by a plan, whose resources are checked with the engine; nothing is written."""

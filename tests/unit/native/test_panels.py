@@ -84,6 +84,15 @@ def test_padded_attention_is_the_same(groups: list[tuple[int, list[int]]]) -> No
     torch.testing.assert_close(padded, layout.attend(0, q, k, v, SCALE), rtol=0, atol=1e-12)
 
 
+def test_segments_without_tokens_are_left_out() -> None:
+    """An empty prompt or response takes part in nothing; the others get what they get alone."""
+    layout = pack([0, 3], [[2], [4, 0]], CPU)
+    q, k, v = (x.detach() for x in _drawn(9, 2, 2))
+    out = layout.attend(0, q, k, v, SCALE)
+    alone = pack([3], [[4]], CPU).attend(0, *(x[:, :, 2:] for x in (q, k, v)), SCALE)
+    torch.testing.assert_close(out[:, 2:], alone, rtol=0, atol=1e-12)
+
+
 def test_long_sequences_do_not_widen_short_ones() -> None:
     """A sequence of 500 tokens beside 40 short ones costs its own scores, and no more for the others."""
     heads = 2

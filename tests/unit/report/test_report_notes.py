@@ -81,6 +81,16 @@ def test_arms_whose_rewards_failed_are_named() -> None:
     assert not any("reward" in text for text in build_report(data).warnings)
 
 
+def test_a_status_says_in_how_many_runs_rewards_failed() -> None:
+    """One bad run of three is not the whole arm."""
+    data = made_up_study(Shape(steps=8, designs=("add_one",), tricks=("clip_higher",)))
+    bad = next(run for run in data.runs if run.arm != data.plan.base)
+    lines = tuple(replace(x, values={**x.values, "reward/failed_frac": 0.5}) if x.step else x for x in bad.lines)
+    runs = tuple(replace(run, lines=lines) if run is bad else run for run in data.runs)
+    (table,) = (t for t in build_report(replace(data, runs=runs)).tables if t.key == "solo.score")
+    assert [row.cells[-1].text for row in table.rows] == ["ok", "rewards failed in 1 of 3 (50%)"]
+
+
 def test_intervals_are_said_to_be_held_to_the_evaluations_only_where_they_are() -> None:
     """Without counts of the score (pass@k) nothing is known of the noise of evaluations, and nothing is said."""
     data = made_up_study(Shape(steps=8))

@@ -266,20 +266,22 @@ def seeds_cell(analysis: Analysis, arm: str) -> Cell:
 
 def status_cell(analysis: Analysis, arm: str) -> Cell:
     """Return ``ok``, or how runs ended that did not finish, failed rewards, and what makes its verdict weak."""
-    outcomes = [r.outcome for r in analysis.runs(arm)]
+    runs = analysis.runs(arm)
+    outcomes = [r.outcome for r in runs]
     words = {"stopped_early": "stopped early", "failed": "failed", "cancelled": "cancelled", "pending": "not finished"}
     parts = [f"{outcomes.count(k)} {w}" for k, w in words.items() if k in outcomes]
-    broken = sum(diverged(r, analysis.score.metric) for r in analysis.runs(arm))
-    at_end = sum(r.stopped_at_end for r in analysis.runs(arm))
+    broken = sum(diverged(r, analysis.score.metric) for r in runs)
+    at_end = sum(r.stopped_at_end for r in runs)
     parts += [f"{at_end} stopped at the last step"] if at_end else []
     parts += [f"{broken} without a finite end"] if broken else []
-    shares = [share for r in analysis.runs(arm) if (share := failed_rewards(r)) is not None]
-    parts += [f"rewards failed ({percent(math.fsum(shares) / len(shares))})"] if shares else []
+    shares = [share for r in runs if (share := failed_rewards(r)) is not None]
+    where = "" if len(shares) == len(runs) else f" in {len(shares)} of {len(runs)}"
+    parts += [f"rewards failed{where} ({percent(math.fsum(shares) / len(shares))})"] if shares else []
     if arm != analysis.plan.base and fragile(analysis, arm):
         parts.append("fragile")
     if arm in analysis.late_arms:
         parts.append("exploratory")
-    parts += sorted({r.external.origin for r in analysis.runs(arm) if r.external})
+    parts += sorted({r.external.origin for r in runs if r.external})
     return Cell(text=", ".join(parts) or "ok")
 
 

@@ -145,7 +145,8 @@ def _notes(analysis: Analysis, unchecked: bool) -> Iterable[str]:
         yield UNCHECKED
     if any(r.health and r.outcome == "pending" for r in runs):
         yield SO_FAR
-    if any(r.health and r.health.status == "critical" and r.outcome == "stopped_early" for r in runs):
+    stopped = [r for r in runs if r.outcome == "stopped_early" or r.stopped_at_end]
+    if any(r.health and r.health.status == "critical" for r in stopped):
         yield STOPPED
 
 
