@@ -168,7 +168,7 @@ $(RAY): $(DEV)
 	@touch $@
 
 test-clusters: $(RAY) ## the engines on real Ray and Slurm clusters on this machine; installs Ray, and as root Slurm
-	$(BIN)/python -m pytest tests/clusters -rs
+	$(BIN)/python -m pytest tests/clusters -rs --durations 20
 
 # the browser is Debian's: Playwright's own comes from a server that is no package registry
 BROWSER := $(VENV)/.browser

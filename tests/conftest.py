@@ -31,9 +31,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def warm_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder `cache` of a home, for warmed-up models: one for all processes of the suite, each made once."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
-    folder.mkdir(exist_ok=True)
+def warm_models(pytestconfig: pytest.Config) -> Path:
+    """Return the folder `cache` of a home, for warmed-up models: one for all suites of a checkout, each made once.
+
+    The hash of the code that makes a model is in its name, so none is older than its code.
+    """
+    folder = pytestconfig.rootpath / "build" / "cache"
+    folder.mkdir(parents=True, exist_ok=True)
     return folder

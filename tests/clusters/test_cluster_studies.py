@@ -1,7 +1,6 @@
 """`paribus run` on real clusters: a study runs unchanged on each, and nothing is lost or doubled."""
 
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -171,12 +170,20 @@ def evaluations(home):
     return found
 
 
-def test_a_run_on_two_nodes_outlives_a_process_that_is_killed_on_the_second(site):
+@pytest.mark.timeout(900)
+def test_a_run_on_two_nodes_outlives_a_process_that_is_killed_on_the_second(site, warm_models):
     """All of its processes end, it is tried again, and its numbers are those of two processes on one machine."""
     site.options(gpus=0, memory={"slurm": "900M", "ray": 0.5}[site.engine])
+    there = site.path / "there"
+    there.mkdir()
+    for home in (site.home, there):
+        (home / "cache").symlink_to(warm_models)
     file = site.path / "pair.yaml"
-    file.write_text(ON_TWO_NODES)
     command = ("run", "pair.yaml", "--no-report", "--home")
+    file.write_text(ON_TWO_NODES.replace(", nodes: 2", ""))
+    status, output = site.ended(site.begin(*command, "there", "--engine", "local"))
+    assert status == 0, output
+    file.write_text(ON_TWO_NODES)
     process = site.begin(*command, "home", "--engine", site.engine)
 
     def trained():
@@ -197,9 +204,5 @@ def test_a_run_on_two_nodes_outlives_a_process_that_is_killed_on_the_second(site
     attempts = sorted((a.token, a.outcome) for a in site.attempts("pair"))
     assert attempts == [(1, "retry"), (1, "succeed"), (2, "succeed")], output
     assert not any(Path(f"/proc/{sign.pid}").exists() for sign in (first, second))
-    shutil.copytree(site.home / "cache", site.path / "there" / "cache")  # the model need not be made again
-    file.write_text(ON_TWO_NODES.replace(", nodes: 2", ""))
-    status, output = site.ended(site.begin(*command, "there", "--engine", "local"))
-    assert status == 0, output
-    assert evaluations(site.home) == evaluations(site.path / "there")
+    assert evaluations(site.home) == evaluations(there)
     assert len(evaluations(site.home)) == 2

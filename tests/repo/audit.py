@@ -252,10 +252,10 @@ def ask(root: Path, name: str) -> tuple[list[Finding], int, str]:
         "--progress-spinner", "off",
     ]  # fmt: skip
     try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=900, check=False)
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
         found, checked, skipped = read_answer(name, done.stdout)
     except subprocess.TimeoutExpired:
-        return [], 0, "no answer in 15 minutes"
+        return [], 0, "no answer in five minutes"
     except (ValueError, KeyError, TypeError):
         said = done.stderr.strip().splitlines()
         return [], 0, said[-1][:300] if said else f"pip-audit ended with exit status {done.returncode}"

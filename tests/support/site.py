@@ -20,8 +20,8 @@ from paribus.store.reader import Reader
 STEPS = 12
 """Steps of a run where a test does not say otherwise."""
 
-PATIENCE_S = 240.0
-"""Seconds to wait for anything."""
+PATIENCE_S = 480.0
+"""Seconds to wait for anything: a machine may be slow, and busy with other suites."""
 
 _STUDY = """
 study: {name}
