@@ -51,8 +51,7 @@ def settled() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(threads())
     torch.set_flush_denormal(True)
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # no collection before it: where much is loaded, that takes longer than a short run
     try:
         yield
     finally:

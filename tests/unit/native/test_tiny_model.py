@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
@@ -119,6 +120,24 @@ def test_threads_are_those_of_the_declared_cores(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PARIBUS_THREADS", "0")
     with pytest.raises(ParibusError, match="1 or more"), settled():
         pass
+
+
+def test_short_runs_do_not_wait_for_the_garbage_collector() -> None:
+    """What is loaded is left alone from the beginning: to go through all of it once takes longer than they train."""
+    found: list[int] = []
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        found.append(about["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        with settled():
+            frozen = gc.get_freeze_count()
+        after = gc.get_freeze_count()
+    finally:
+        gc.callbacks.remove(note)
+    assert 2 not in found
+    assert frozen > 1000 > after
 
 
 def hashes(**parts: object) -> Hashes:
