@@ -10,11 +10,24 @@ import click
 
 from paribus.engines.base import find_engine
 from paribus.errors import ParibusError, StudyFileError, did_you_mean
+from paribus.home import home
 from paribus.study.load import load_study, read_study
 from paribus.yaml_file.document import YAML_ENDINGS, plain, yaml_files
 
+
+def _home_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    place, named = (home(), "$PARIBUS_HOME") if value is None else (value, "--home")
+    if place.is_file():
+        raise click.BadParameter(f"`{place}` is a file: name a folder.", param_hint=named)
+    return value
+
+
 home_option = click.option(
-    "--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus"
+    "--home",
+    "folder",
+    type=click.Path(path_type=Path),
+    callback=_home_folder,
+    help="Default: $PARIBUS_HOME, else .paribus",
 )
 """`--home`, as the parameter ``folder``: the home folder, if not the usual one."""
 

@@ -94,6 +94,22 @@ def test_an_empty_study_is_not_the_folder_here(command, monkeypatch, tmp_path):
     assert "the STUDY is empty" in str(CliRunner().invoke(cli.paribus, [command, ""]).exception)
 
 
+@pytest.mark.parametrize("command", [["doctor"], ["run", "s.yaml"], ["status"]])
+@pytest.mark.parametrize("named", ["--home", "$PARIBUS_HOME"])
+def test_a_home_folder_is_no_file(command, named, monkeypatch, tmp_path):
+    """Whichever way it was named; the doctor would find its disk in order, and a run would end in a traceback."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text("x")
+    (tmp_path / "s.yaml").write_text("no study")
+    if named == "$PARIBUS_HOME":
+        monkeypatch.setenv("PARIBUS_HOME", "FILE")
+    else:
+        command = [*command, "--home", "FILE"]
+    done = CliRunner().invoke(cli.paribus, command)
+    assert done.exit_code == 2
+    assert f"Invalid value for {named}: `FILE` is a file: name a folder." in done.output
+
+
 def test_ctrl_c_has_its_own_status(monkeypatch, capsys):
     """It is no error: a script tells it from a study that is wrong, also before `paribus run` has begun to train."""
 
