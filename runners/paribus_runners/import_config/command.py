@@ -112,7 +112,9 @@ def read_overrides(words: Sequence[str]) -> tuple[dict[str, Any], bool]:
         if "=" in word or word.startswith("-") or not path.suffix:
             rest.append(word)
         elif path.suffix in (".yaml", ".yml"):
-            files |= options_of_file(plain(read_document(path).checked()), word)
+            found = options_of_file(plain(read_document(path).checked()), word)
+            verl.refuse_others(found, word)
+            files |= found
         else:
             found, branches = options_of_script(read_text(path), word)
             files, passed_over = files | found, passed_over or branches

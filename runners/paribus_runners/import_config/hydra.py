@@ -65,7 +65,7 @@ def options_of_file(content: object, place: str) -> dict[str, Any]:
     Raises:
         ParibusError: it is neither.
     """
-    if isinstance(content, list) and all(isinstance(word, str) for word in content):
+    if isinstance(content, (list, tuple)) and all(isinstance(word, str) for word in content):
         return options_of_words(content)
     if not isinstance(content, Mapping):
         raise ParibusError(

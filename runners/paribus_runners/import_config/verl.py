@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paribus.errors import ParibusError, did_you_mean
+from paribus.errors import ParibusError, Problem, StudyFileError, did_you_mean
 from paribus.recipe.trainer_names import trainer_names
 from paribus_runners.capabilities import Capabilities
 from paribus_runners.import_config.given import Given, Translated, brief, number_of
@@ -108,6 +108,22 @@ SILENT = (
 NOWHERE = "no part of a recipe"
 MANY = 30
 """Options without a place that are named one by one; of a whole configuration there are hundreds."""
+
+
+def refuse_others(options: Mapping[str, Any], file: str) -> None:
+    """Refuse a file of which nothing is for verl, such as a study or the configuration of another trainer.
+
+    Raises:
+        StudyFileError: none of its options stands in a section of verl.
+    """
+    sections = dict.fromkeys(name.partition(".")[0] for name in (*DEFAULTS, *RENAMED))
+    found = dict.fromkeys(name.partition(".")[0] for name in options)
+    if found and not {*found} & {*sections}:
+        message = (
+            f"this is no configuration of verl: it has {brief(', '.join(found))}. Sections of verl are "
+            f"{', '.join(sections)}"
+        )
+        raise StudyFileError(file, [Problem(message=message)])
 
 
 def translate(given: Mapping[str, Any], capabilities: Capabilities) -> Translated:

@@ -196,6 +196,23 @@ def test_files_of_hydra_are_read(tmp_path):
         options_of_file("text", "config.yaml")
 
 
+@pytest.mark.parametrize("text", ["study: mine\nbase: {preset: grpo}\n", "[actor.clip=0.2]"])
+def test_a_file_that_is_for_another_program_is_refused(text, tmp_path, monkeypatch):
+    """Else verl's own defaults would be written, and every line of the file listed as lost."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(text)
+    error = CliRunner().invoke(paribus, ["import-config", "verl", "mine.yaml", "data.seed=3"]).exception
+    assert re.match(r"mine\.yaml: this is no configuration of verl: it has (study, base|actor)\. Sections", str(error))
+    assert (error.exit_code, (tmp_path / "study.yaml").exists()) == (2, False)
+
+
+def test_a_file_without_options_is_one_of_verl(tmp_path, monkeypatch):
+    """Hydra writes an empty list for a training at the defaults."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "overrides.yaml").write_text("[]")
+    assert CliRunner().invoke(paribus, ["import-config", "verl", "overrides.yaml"]).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
