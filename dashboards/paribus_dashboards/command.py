@@ -15,7 +15,7 @@ from paribus.errors import MissingExtra, StoreError
 if TYPE_CHECKING:
     from paribus_dashboards.data.home import Home
 
-PORT = 8765
+HOST, PORT = "127.0.0.1", 8765
 NEEDS = ("fastapi", "uvicorn", "plotly")
 
 
@@ -24,7 +24,7 @@ NEEDS = ("fastapi", "uvicorn", "plotly")
 @click.option("--study", "studies", multiple=True, help="Show only this study; repeatable.")
 @click.option(
     "--host",
-    default="127.0.0.1",
+    default=HOST,
     show_default=True,
     help="Address to listen on; an address that other machines can reach needs a token.",
 )
@@ -55,6 +55,8 @@ def command(
         raise MissingExtra("dashboard", "`paribus dashboard`")
     if token_env is not None and token_file is not None:
         raise click.UsageError("use either --token-env or --token-file, not both")
+    if file is not None and (host, port, token_env, token_file) != (HOST, PORT, None, None):
+        raise click.UsageError("--export serves nothing: leave out --host, --port, --token-env and --token-file")
     from paribus.home import home
     from paribus_dashboards.data.home import Home
     from paribus_dashboards.server.access import access_for

@@ -148,6 +148,17 @@ def test_an_export_says_what_it_replaced(tmp_path, monkeypatch):
     assert said == [f"{file}  (0.0 MB)\n", f"{file}  (0.0 MB, replaced the existing file)\n"]
 
 
+@pytest.mark.parametrize(
+    "more", [["--host", "nohost.invalid"], ["--port", "0"], ["--token-env", "TOKEN"], ["--token-file", "token"]]
+)
+def test_an_export_refuses_what_only_a_server_uses(more, folder, tmp_path):
+    """A host or a token that changes nothing is no part of what was asked for; no file is written."""
+    done = CliRunner().invoke(command, ["--home", str(folder), "--export", str(tmp_path / "all.html"), *more])
+    assert done.exit_code == 2
+    assert "leave out --host, --port, --token-env and --token-file" in done.output
+    assert not (tmp_path / "all.html").exists()
+
+
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
     """Neither a missing entry point nor a missing package is a traceback."""
     monkeypatch.setattr("paribus.cli.entry_points", lambda **_: ())
