@@ -44,11 +44,11 @@ def test_each_kind_is_probed_once_and_nothing_is_recorded(tmp_path: Path) -> Non
 
 
 def test_a_probe_that_fails_says_why(tmp_path: Path) -> None:
-    """The end of its log is shown, in place of a plan without a cost."""
+    """The error is one line, in place of a plan without a cost."""
     done = probe(tmp_path, rules=[{"do": "crash", "at": 2}])
     assert done.returncode == 1
-    assert "the probe of `base` ended with exit status 1" in done.stderr
-    assert "made to fail" in done.stderr
+    assert "error P500: the probe of `base` failed: ValueError: made to fail in process" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_other_machines_are_not_probed_from_here(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from paribus.attempt.runner_process import redirect_output
 from paribus.contract import Job, Need, load_runner
-from paribus.engines.base import Engine, EngineSettings, JobState, Spec, load_engine, need_of
-from paribus.errors import RunnerError
+from paribus.engines.base import Engine, EngineSettings, JobState, Spec, Status, load_engine, need_of
+from paribus.errors import ParibusError, RunnerError
+from paribus.failures import describe_exit, failure_in, last_line, storable
 from paribus.home import make_home
 from paribus.run_folder.folder import RunFolder, read_json, write_json
 from paribus.scheduler.home_lock import lock_home
@@ -32,8 +33,8 @@ from paribus.text import plural
 LENGTH, EVALUATION = "response/length_mean", "perf/time_eval_s"
 _LOOK_S = 0.05
 _SCRATCH = "pilot-"
-_LOG = 2000
-"""Characters of the log that an error shows."""
+_ERROR = "error.txt"
+"""File in the folder of a pilot with the message of the error that ended it, if that is one of Paribus."""
 
 
 def run_pilots(
@@ -52,7 +53,7 @@ def run_pilots(
 
     Raises:
         StoreError: another process works in the home folder.
-        RunnerError: a pilot or its set-up job failed; the message holds the end of its log.
+        RunnerError: a pilot or its set-up job failed; the message says why.
     """
     make_home(home)
     with ExitStack() as stack:
@@ -108,8 +109,7 @@ def _run_pilot(engine: Engine, need: Need, folder: RunFolder, runner: str, label
     while (status := engine.poll([name])[name]).state is not JobState.ENDED:
         time.sleep(_LOOK_S)
     if status.exit_code != 0:
-        said = folder.log.read_text(errors="replace")[-_LOG:] if folder.log.exists() else ""
-        raise RunnerError(f"the probe of `{label}` ended with exit status {status.exit_code}:\n{said}")
+        raise RunnerError(f"the probe of `{label}` failed: {_why(status, folder)}")
     lines = list(folder.read_metrics())
     if len(lines) < 2:
         raise RunnerError(
@@ -125,6 +125,15 @@ def _run_pilot(engine: Engine, need: Need, folder: RunFolder, runner: str, label
     )
 
 
+def _why(status: Status, folder: RunFolder) -> str:
+    if (error := folder.path / _ERROR).exists():
+        return error.read_text(encoding="utf-8")
+    if status.exit_code is None:
+        return status.reason or "its process was lost"
+    reason, said = failure_in(folder.log, status.exit_code).reason, last_line(folder.log)
+    return f"{reason}; its last line: {said}" if said and reason == describe_exit(status.exit_code) else reason
+
+
 def main(arguments: Sequence[str]) -> int:
     """Train the job in a folder; its output goes to the folder's log."""
     runner, path = arguments
@@ -133,7 +142,12 @@ def main(arguments: Sequence[str]) -> int:
     trained = load_runner(runner)
     trained.warm()
     write_json(folder.attempt, {"time_ms": time.time_ns() // 1_000_000})
-    trained.run(folder.path)
+    try:
+        trained.run(folder.path)
+    except ParibusError as error:
+        said, _, _ = str(error).partition("\nTraceback ")  # that of the user's function, for a log
+        (folder.path / _ERROR).write_text(storable(said), encoding="utf-8")
+        raise
     return 0
 
 
