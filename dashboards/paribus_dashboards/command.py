@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paribus.cli.options import home_option
+from paribus.cli.options import FilePath, home_option
 from paribus.errors import MissingExtra, StoreError
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ NEEDS = ("fastapi", "uvicorn", "plotly")
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 chooses a free port.")
 @click.option("--token-env", metavar="NAME", help="Environment variable that holds the token.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds the token.")
+@click.option("--token-file", type=FilePath(), metavar="FILE", help="File that holds the token.")
 @click.option(
     "--export",
     "file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FilePath(dir_okay=False),
     metavar="FILE.html",
     help="Write all pages to one file that works offline, and exit.",
 )

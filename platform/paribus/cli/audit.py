@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from paribus.cli.console import console, table
-from paribus.cli.options import home_option, json_option
+from paribus.cli.options import FilePath, home_option, json_option
 from paribus.errors import ParibusError
 from paribus.home import home
 from paribus.published.audit import Audit, audit, conclusions
@@ -37,7 +37,7 @@ _COUNT = click.IntRange(1, MAX_COUNT)
     help="Assume this standard deviation between seeds, in the unit of TABLE; can be repeated.",
 )
 @click.option("--seed-sd-from", "study", metavar="STUDY", help="Assume the spread that a study of yours has measured.")
-@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write one offline HTML file.")
+@click.option("--html", "page", type=FilePath(dir_okay=False), help="Write one offline HTML file.")
 @home_option
 @json_option
 def command(
@@ -83,7 +83,7 @@ def _read(target: str) -> Published:
     """Return the table in a file, or the one of this name."""
     if target.lower().endswith(_SUFFIXES):
         return read_table(Path(target))
-    if "/" in target or Path(target).exists():
+    if "/" in target or (target and Path(target).exists()):
         raise ParibusError(f"{target}: neither a {', '.join(_SUFFIXES)} file nor the name of a table; see --list")
     return load_published(target)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from paribus.cli import Group
-from paribus.cli.options import home_option, json_option
+from paribus.cli.options import FilePath, home_option, json_option
 from paribus.home import home, make_home
 from paribus.scheduler.home_lock import lock_home
 from paribus.store.database import backup_file, database_url, dump_command
@@ -62,7 +62,7 @@ def upgrade(folder: Path | None, as_json: bool) -> None:
 
 @command.command()
 @home_option
-@click.option("--to", "target", type=click.Path(path_type=Path), help="File. [default: backups/paribus-<time>.db]")
+@click.option("--to", "target", type=FilePath(), help="File. [default: backups/paribus-<time>.db]")
 @json_option
 def backup(folder: Path | None, target: Path | None, as_json: bool) -> None:
     """Copy the database, also while a study runs. Run folders are plain files: copy `runs/` yourself."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from paribus.archive.export import export_study
-from paribus.cli.options import home_option, json_option, study_name
+from paribus.cli.options import FilePath, home_option, json_option, study_name
 from paribus.errors import ParibusError
 from paribus.home import home
 from paribus.store.reader import Reader
@@ -18,7 +18,7 @@ from paribus.text import plural, size_text
 
 @click.command()
 @click.argument("study")
-@click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), help="File. [default: <study>.tar]")
+@click.option("--to", "target", type=FilePath(dir_okay=False), help="File. [default: <study>.tar]")
 @click.option("--no-checkpoints", is_flag=True, help="Leave out checkpoints and trained models.")
 @home_option
 @json_option

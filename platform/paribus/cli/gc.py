@@ -51,7 +51,7 @@ def command(study: str | None, really: bool, models: bool, samples: bool, folder
     """
     rule = Rule(models=not models, samples=not samples)
     with Reader.open(folder or home()) as reader:
-        found = list(unneeded(reader, study_name(study) if study else None, rule))
+        found = list(unneeded(reader, None if study is None else study_name(study), rule))
         left = None if study else killed_restore(reader.home)
         doomed = [] if study else _of_killed_deletion(reader)
         unfinished = [] if study else killed_models(reader.home)

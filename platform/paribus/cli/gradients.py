@@ -13,7 +13,7 @@ import click
 
 from paribus.cli.console import console, describe, table
 from paribus.cli.health import find_run
-from paribus.cli.options import home_option, is_file, json_option
+from paribus.cli.options import home_option, is_file, json_option, study_name
 from paribus.contract import PARTS, GradientJob, load_runner
 from paribus.errors import ParibusError, RunFolderError
 from paribus.home import home, make_home
@@ -112,7 +112,7 @@ def _plan(study: str, where: Path) -> Plan:
     if is_file(study):
         return draft_file(Path(study), models=TrainedModels(where)).checked()
     with open_untouched(where, named_server()) as reader:
-        return reader.study(study).plan
+        return reader.study(study_name(study)).plan
 
 
 def _checkpoint(folder: Path, run: str, step: int) -> Path | None:

@@ -10,7 +10,7 @@ import click
 
 from paribus.cli.console import console, table
 from paribus.cli.health import check_trainer, tracking_uri_of
-from paribus.cli.options import home_option, json_option
+from paribus.cli.options import FilePath, home_option, json_option
 from paribus.external.importing import Imported, ReadLog, import_logs, read_logs
 from paribus.external.names import EXAMPLE, NamedLog, by_pattern, by_table, checked_study
 from paribus.external.plan import Terms
@@ -29,9 +29,7 @@ _NOTES = 6
 @click.option(
     "--name", "pattern", metavar="PATTERN", help=f"Where arm and seed stand in the paths, such as '{EXAMPLE}'."
 )
-@click.option(
-    "--table", "file", type=click.Path(path_type=Path), metavar="CSV", help="Columns path, arm, seed; in place of LOG."
-)
+@click.option("--table", "file", type=FilePath(), metavar="CSV", help="Columns path, arm, seed; in place of LOG.")
 @click.option(
     "--base", metavar="ARM", help="The arm that the others are compared with. [default: that of the first log]"
 )

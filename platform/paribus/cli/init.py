@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from paribus.cli.options import FilePath
 from paribus.cli.studies import shipped_study, show_files, write_new
 from paribus.errors import ParibusError, did_you_mean, install_command, starts_here
 from paribus.home import data_root
@@ -31,7 +32,7 @@ MODEL_SCRIPT = "make_model.py"
 
 
 @click.command()
-@click.argument("target", metavar="[FOLDER|FILE]", type=click.Path(path_type=Path), required=False)
+@click.argument("target", metavar="[FOLDER|FILE]", type=FilePath(), required=False)
 @click.option("--template", metavar="NAME", help="Write the study of this template to FILE. [default: NAME.yaml]")
 @click.option("--list", "listed", is_flag=True, help="List the templates.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print one JSON object.")

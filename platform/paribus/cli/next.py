@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from paribus.cli.design_table import hours_text
-from paribus.cli.options import home_option, json_option, study_argument
+from paribus.cli.options import FilePath, home_option, json_option, study_argument
 from paribus.cli.studies import write_new
 from paribus.home import home
 from paribus.report.analysis.analysis import Analysis
@@ -30,7 +30,7 @@ from paribus.yaml_file.write import yaml_text
 
 @click.command()
 @study_argument
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: <study>-next.yaml, here")
+@click.option("--out", type=FilePath(dir_okay=False), help="Default: <study>-next.yaml, here")
 @click.option("--seeds", type=click.IntRange(min=3), default=10, show_default=True, help="Most seeds an arm.")
 @home_option
 @json_option

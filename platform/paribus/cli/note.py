@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from paribus.cli.options import home_option, is_file, json_option, study_name
+from paribus.errors import ParibusError
 from paribus.home import home
 from paribus.monitor.status import remarks_of
 from paribus.remote.client import server_for
@@ -118,4 +119,6 @@ def _said(line: dict[str, Any]) -> str:
 
 
 def _named(target: str) -> str:
+    if not target:
+        raise ParibusError("the STUDY or RUN is empty: name a study, its file, or the first digits of a run.")
     return study_name(target) if is_file(target) else target

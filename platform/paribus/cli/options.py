@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,25 @@ from paribus.study.load import load_study, read_study
 from paribus.yaml_file.document import YAML_ENDINGS, plain, yaml_files
 
 
+class FilePath(click.Path):
+    """A path that is not empty: an empty one, such as a script's variable that is not set, would be the folder here."""
+
+    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path.
+
+        Raises:
+            click.BadParameter: it is empty, or a file or a folder where the other is needed.
+        """
+        if not os.fspath(value):
+            self.fail("the path is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _home_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     place, named = (home(), "$PARIBUS_HOME") if value is None else (value, "--home")
     if place.is_file():
@@ -25,7 +45,7 @@ def _home_folder(context: click.Context, parameter: click.Parameter, value: Path
 home_option = click.option(
     "--home",
     "folder",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     callback=_home_folder,
     help="Default: $PARIBUS_HOME, else .paribus",
 )
@@ -66,8 +86,11 @@ def study_name(study: str) -> str:
     """Return the name of a study, given its name or its file.
 
     Raises:
+        ParibusError: there is neither.
         StudyFileError: the file is not a valid study.
     """
+    if not study:
+        raise ParibusError("the STUDY is empty: name a study or its file; `paribus status` lists the studies.")
     return load_study(Path(study)).spec.study if is_file(study) else study
 
 
@@ -150,7 +173,7 @@ _OPTIONS = (
     home_option,
     click.option(
         "--reports",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FilePath(file_okay=False),
         default=Path("reports"),
         show_default=True,
         help="Folder in which each study that ends gets a folder with its report.",

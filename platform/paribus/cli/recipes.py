@@ -17,7 +17,7 @@ from rich.text import Text
 
 from paribus.cli import Group
 from paribus.cli.console import console, describe, shown, table
-from paribus.cli.options import json_option, pass_json_on
+from paribus.cli.options import FilePath, json_option, pass_json_on
 from paribus.contract import load_runner
 from paribus.errors import Problem, StudyFileError
 from paribus.recipe import analysis
@@ -221,7 +221,7 @@ def unified(as_json: bool) -> None:
 
 @command.command()
 @click.argument("name", metavar="PRESET")
-@click.option("--batch", "file", type=click.Path(path_type=Path), required=True, help="JSON lines, one response each.")
+@click.option("--batch", "file", type=FilePath(), required=True, help="JSON lines, one response each.")
 @click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Change the recipe, e.g. clip.high=0.28.")
 @click.option("--against", "other", metavar="PRESET", help="Also show each response's share under another preset.")
 @json_option

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from paribus.cli.console import report_width
-from paribus.cli.options import home_option, is_file, json_option, study_name
+from paribus.cli.options import FilePath, home_option, is_file, json_option, study_name
 from paribus.home import home
 from paribus.remote.client import Server, server_for
 from paribus.store.reader import Reader
@@ -19,9 +19,7 @@ from paribus.study.study_files import keep_report
 
 @click.command()
 @click.argument("studies", metavar="STUDY...", nargs=-1, required=True)
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the files. [default: reports/<study>]"
-)
+@click.option("--out", type=FilePath(file_okay=False), help="Folder of the files. [default: reports/<study>]")
 @click.option(
     "--published",
     multiple=True,

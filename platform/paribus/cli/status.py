@@ -52,7 +52,7 @@ def command(
     Of each run: the first digits of its fingerprint, which name its folder and what `paribus health` and
     `paribus note` take, state, attempt, step, last reward, health, reason, tags and note.
     """
-    study = study and study_name(study)
+    study = None if study is None else study_name(study)
     if study and archived:
         raise click.UsageError("--archived lists studies: leave out STUDY")
     if not study and (states or page != 1):

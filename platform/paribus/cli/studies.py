@@ -12,7 +12,7 @@ from rich.text import Text
 
 from paribus.cli import Group
 from paribus.cli.console import console, table
-from paribus.cli.options import json_option, pass_json_on
+from paribus.cli.options import FilePath, json_option, pass_json_on
 from paribus.errors import ParibusError, did_you_mean
 from paribus.home import data_root
 from paribus.yaml_file.document import plain, read_document
@@ -31,7 +31,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.argument("to", type=click.Path(path_type=Path), default=".")
+@click.argument("to", type=FilePath(), default=".")
 @json_option
 def copy(name: str, to: Path, as_json: bool) -> None:
     """Copy the study NAME to the file or folder TO, by default here; no file is overwritten."""

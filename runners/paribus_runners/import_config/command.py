@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from paribus.cli.options import json_option
+from paribus.cli.options import FilePath, json_option
 from paribus.cli.studies import write_new
 from paribus.errors import ParibusError
 from paribus.study.load import load_study
@@ -50,7 +50,7 @@ class Source:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("trainer", type=click.Choice(["trl", "verl"]))
 @click.argument("words", metavar="[FILE]... [OPTION]...", nargs=-1, type=click.UNPROCESSED, required=True)
-@click.option("--to", "target", type=click.Path(path_type=Path), default=Path("study.yaml"), show_default=True,
+@click.option("--to", "target", type=FilePath(), default=Path("study.yaml"), show_default=True,
               help="Write the study to this file, which must not exist.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
               help="Processes that train: TRL counts batches for each.")  # fmt: skip

@@ -11,6 +11,7 @@ from paribus import cli
 from paribus.errors import ParibusError
 from paribus.report.build import build_report
 from paribus.report.write import write_model
+from paribus.store.store import Store
 from support.studies import Shape, made_up_study
 
 
@@ -92,6 +93,40 @@ def test_an_empty_study_is_not_the_folder_here(command, monkeypatch, tmp_path):
     """A script whose variable is empty gets to know which argument it is."""
     monkeypatch.chdir(tmp_path)
     assert "the STUDY is empty" in str(CliRunner().invoke(cli.paribus, [command, ""]).exception)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [["status"], ["gc"], ["archive"], ["export"], ["delete"], ["cancel"], ["retry"], ["report"],
+     ["gradients", "--at=0"], ["note"], ["note", "--remove"], ["tag"], ["audit", "dapo_table1", "--seed-sd-from"]],
+)  # fmt: skip
+def test_an_empty_name_is_not_that_of_a_study_nor_of_all(typed, monkeypatch, tmp_path):
+    """A store is there, so that each command looks for the study."""
+    monkeypatch.setenv("PARIBUS_HOME", str(tmp_path))
+    Store.open(tmp_path).close()
+    done = CliRunner().invoke(cli.paribus, [*typed, ""])
+    assert "the STUDY is empty" in str(done.exception) or "the STUDY or RUN is empty" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [["status", "--home"], ["scheduler", "--until-idle", "--reports"], ["export", "x", "--to"],
+     ["db", "backup", "--to"], ["report", "x", "--out"], ["init"], ["studies", "copy", "quickstart"],
+     ["audit", "dapo_table1", "--html"], ["dashboard", "--export"], ["dashboard", "--token-file"],
+     ["import-config", "trl", "--beta=1", "--to"]],
+)  # fmt: skip
+def test_an_empty_path_is_not_the_folder_here(typed, monkeypatch, tmp_path):
+    """Nothing is written there."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli.paribus, [*typed, ""])
+    assert done.exit_code == 2
+    assert "the path is empty" in done.output
+    assert not [*tmp_path.iterdir()]
+
+
+def test_an_empty_name_of_a_table_is_answered_with_the_tables():
+    """It is no file that has the wrong ending."""
+    assert "dapo_table1" in str(CliRunner().invoke(cli.paribus, ["audit", ""]).exception)
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["run", "s.yaml"], ["status"]])
