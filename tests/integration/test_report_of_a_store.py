@@ -17,6 +17,7 @@ from paribus.contract import Hashes
 from paribus.errors import StoreError
 from paribus.health.diagnose import diagnose
 from paribus.health.finding import Finding, to_json
+from paribus.monitor.status import page_of
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.measures import score_steps, series
 from paribus.report.assumptions import mixed_versions
@@ -27,6 +28,7 @@ from paribus.report.sentences import warnings
 from paribus.report.write import write_report
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.store.reader import Reader
+from paribus.store.states import RunState
 from support.homes import fill, with_steps
 from support.studies import Shape, made_up_study
 
@@ -117,8 +119,10 @@ def test_a_run_that_was_stopped_at_its_last_step_has_finished(tmp_path: Path) ->
     fill(tmp_path, replace(whole, runs=tuple(runs)))
     with Reader.open(tmp_path) as reader:
         data = read_study(reader, "made-up")
-    (run,) = (r for r in data.runs if r.state == "STOPPED_EARLY")
+        (run,) = (r for r in data.runs if r.state == "STOPPED_EARLY")
+        status = page_of(reader, "made-up", states=[RunState.STOPPED_EARLY])
     assert (run.outcome, run.stopped_at_end) == ("finished", True)
+    assert [(e["fingerprint"], e["stopped_at_end"]) for e in status["runs"]] == [(run.fingerprint, True)]
     model = build_report(data)
     tables = {t.key: t for t in model.tables}
     assert [row.cells[0].text for row in tables["ladder.score"].rows] == ["3/3", "3/3"]

@@ -145,7 +145,7 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
     shown = table("run", "arm", "seed", "state", "attempt", "step", "reward", "health", "reason", *more)
     for e in found["runs"]:
         reward = "" if e["reward"] is None else f"{e['reward']:.3g}"
-        state = e["state"].lower().replace("_", " ")
+        state = "stopped at the last step" if e["stopped_at_end"] else e["state"].lower().replace("_", " ")
         health = f"{e['health']}: {e['detector']}" if e["detector"] else e["health"]
         row = (state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, health, e["reason"])
         said = {"tags": tags_text(e["tags"]), "note": visible(e["note"], lines=True)}

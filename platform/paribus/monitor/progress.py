@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import Any, Protocol
 
 from paribus.errors import RunFolderError
@@ -13,6 +14,9 @@ from paribus.run_folder.folder import RunFolder, Tail
 from paribus.store.models import RunRecord, StudyRecord
 from paribus.store.reader import Reader
 from paribus.store.states import LIVE, TERMINAL, RunState
+
+_SPENT = ("budget/gen_tokens", "budget/prompts_sampled")
+"""Metrics of what a run's budgets of tokens and of prompts count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,7 @@ class RunView:
         detector: detector of its worst finding; empty without findings.
         critical: critical findings by detector, as in ``health.json``.
         trouble: why its metric lines cannot be read, with file and line; empty if they can.
+        stopped_at_end: whether it was stopped after all its steps, with a score there: it counts as finished.
     """
 
     run: RunRecord
@@ -38,6 +43,7 @@ class RunView:
     detector: str = ""
     critical: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     trouble: str = ""
+    stopped_at_end: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +123,14 @@ class Follower:
             detector=followed.detector,
             critical=followed.critical,
             trouble=followed.trouble,
+            stopped_at_end=run.state == RunState.STOPPED_EARLY and self._is_whole(run, followed),
         )
+
+    def _is_whole(self, run: RunRecord, followed: _Followed) -> bool:
+        plan = self._study.plan
+        score = followed.newest.get(plan.evaluate.primary_metric, inf)
+        spent = (v if isfinite(v := followed.values.get(metric, 0.0)) else None for metric in _SPENT)
+        return isfinite(score) and plan.has_all_steps(run.arm, followed.step, *spent)
 
     def view(self, now: float) -> StudyView:
         """Return the study at ``now``: seconds on any monotonic clock."""
@@ -175,6 +188,7 @@ class _Followed:
         self._tail = Tail(folder.metrics)
         self.step = 0
         self.values: dict[str, float] = {}
+        self.newest: Mapping[str, float] = {}
         self.status: Status = "unknown"
         self.detector = ""
         self.critical: dict[str, dict[str, Any]] = {}
@@ -191,6 +205,7 @@ class _Followed:
         for line in lines:
             self.step = line.step
             self.values.update(line.values)
+            self.newest = line.values
         found = nan(lines)
         if found.state == "critical":
             self.critical[found.detector] = plain(found)

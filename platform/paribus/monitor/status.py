@@ -151,6 +151,7 @@ def _entry(view: RunView, about: About) -> dict[str, Any]:
         "detector": view.detector,
         "reward": next((view.values[m] for m in _LAST if m in view.values), None),
         "reason": run.reason or view.trouble,
+        "stopped_at_end": view.stopped_at_end,
         "fingerprint": run.fingerprint,
         "note": about.note,
         "tags": list(about.tags),

@@ -204,7 +204,7 @@ _BUDGET = record(
 
 _RUN = record(
     arm=line, seed=whole, state=line, attempt=count, step=count, steps=count, health=line, detector=line,
-    reward=maybe(finite), reason=lines, fingerprint=line, **_ABOUT,
+    reward=maybe(finite), reason=lines, fingerprint=line, stopped_at_end=Later(flag, False), **_ABOUT,
 )  # fmt: skip
 
 STUDY = record(

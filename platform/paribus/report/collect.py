@@ -109,12 +109,11 @@ def counted(run: RunData, plan: Plan) -> RunData:
 
     How many steps a run has that Paribus did not start is not known.
     """
-    if run.outcome != "stopped_early" or plan.external:
+    if run.outcome != "stopped_early":
         return run
-    schedule = next(a for a in plan.all_arms if a.key == run.arm).recipe.schedule
-    spent = (int(last_value(run, metric) or 0) for metric in (GENERATED, SAMPLED))
+    spent = (last_value(run, metric) for metric in (GENERATED, SAMPLED))
     scored = [step for step, _ in score_steps(run, plan.evaluate)] == [run.last_step]
-    return replace(run, outcome="finished") if scored and schedule.spent(run.last_step, *spent) else run
+    return replace(run, outcome="finished") if scored and plan.has_all_steps(run.arm, run.last_step, *spent) else run
 
 
 def _external(plan: Plan, payload: Mapping[str, Any]) -> External:

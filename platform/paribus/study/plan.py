@@ -299,6 +299,18 @@ class Plan:
         """Return the recipe of an arm; ``None`` in an external plan, whose recipes only count the steps of a run."""
         return None if self.external else self.arm(arm).recipe
 
+    def has_all_steps(self, arm: str, step: int, generated: float | None, sampled: float | None) -> bool:
+        """Whether a run of an arm has all its steps; how many one has that Paribus did not start is not known.
+
+        Args:
+            arm: key of the arm.
+            step: the newest step of the run.
+            generated: tokens generated so far; ``None`` if that is not recorded.
+            sampled: prompts sampled so far; ``None`` if that is not recorded.
+        """
+        recipe = self.known_recipe(arm)
+        return recipe is not None and recipe.schedule.spent(step, int(generated or 0), int(sampled or 0))
+
     def arm(self, key: str) -> Arm:
         """Return the arm with this key."""
         return next(a for a in self.all_arms if a.key == key)

@@ -38,3 +38,14 @@ def test_what_chooses_runs_needs_a_study(arguments):
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 2
     assert "name a STUDY" in done.output
+
+
+@pytest.mark.parametrize(("at_end", "words"), [(True, "stopped at the last"), (False, "stopped early")])
+def test_a_run_that_was_stopped_at_its_last_step_is_not_said_to_be_early(at_end, words, capsys):
+    """A report uses the same words."""
+    run = {"fingerprint": "f" * 12, "arm": "a", "seed": 0, "state": "STOPPED_EARLY", "attempt": 1, "step": 4,
+           "steps": 4, "reward": None, "health": "critical", "detector": "nan", "reason": "", "tags": [], "note": "",
+           "stopped_at_end": at_end}  # fmt: skip
+    page = {"page": 1, "pages": 1, "runs": [run], "stage": "", "budget": [], "tags": [], "note": "", "archived": False}
+    show_runs({**page, "paused": ""}, as_json=False)
+    assert words in capsys.readouterr().out

@@ -80,3 +80,17 @@ def test_status_names_health_and_worst_detector(case):
     folder.health.unlink()
     folder.append_metrics(MetricLine(step=1, time_ms=0, values={"reward/mean": float("nan")}))
     assert shown() == ("critical", "nan")
+
+
+@pytest.mark.parametrize(
+    ("step", "score", "whole"), [(4, 0.5, True), (4, float("nan"), False), (4, None, False), (3, 0.5, False)]
+)
+def test_status_knows_a_run_that_was_stopped_at_its_last_step(case, step, score, whole):
+    """It needs all its steps and a score there: then a report counts it as finished, too."""
+    store, study, claim, folder = case
+    values = {"reward/mean": 0.1} | ({} if score is None else {study.plan.evaluate.primary_metric: score})
+    folder.append_metrics(MetricLine(step=step, time_ms=0, values=values))
+    assert [entry["stopped_at_end"] for entry in page_of(store, "small")["runs"]] == [False]
+    store.finish(claim.run_id, claim.token, {"status": "stopped_early", "reason": "nan"}, stopped_early=True)
+    [entry] = page_of(store, "small")["runs"]
+    assert (entry["state"], entry["stopped_at_end"]) == ("STOPPED_EARLY", whole)

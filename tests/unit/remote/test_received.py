@@ -162,7 +162,7 @@ def test_every_request_checks_its_answer(fake: Fake) -> None:
         assert "is damaged" in error_of(fake, call)
     fake.says(STUDY | {"new": {"of": "a later version"}})
     older = {"note": "", "tags": []}  # of a server that does not send them yet
-    said = STUDY | older | {"archived": False, "runs": [RUN | older]}
+    said = STUDY | older | {"archived": False, "runs": [RUN | older | {"stopped_at_end": False}]}
     assert Server(address=fake.address, token="t").study("s", 1, ()) == said
     fake.says(STUDY, version=2)
     assert "answers in version 2" in error_of(fake)
