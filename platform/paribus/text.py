@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 
@@ -50,6 +51,12 @@ def _plural_of(noun: str) -> str:
     if noun.endswith(("s", "x", "ch", "sh")):
         return f"{noun}es"
     return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeou" else f"{noun}s"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return ``a``, ``a and b`` or ``a, b and c``; ``nothing`` for none."""
+    found = list(items)
+    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + f" and {found[-1]}" if found else "nothing"
 
 
 def printable(text: str, instead: str = "?") -> str:

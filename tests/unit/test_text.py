@@ -2,7 +2,7 @@
 
 import pytest
 
-from paribus.text import every, plural
+from paribus.text import every, listed, plural
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,11 @@ def test_a_noun_follows_its_number(arguments, text):
 def test_every_first_thing_has_no_number():
     """Not `every 1 steps`."""
     assert (every(1, "step"), every(20, "step")) == ("every step", "every 20 steps")
+
+
+@pytest.mark.parametrize(
+    ("items", "text"), [([], "nothing"), (["a"], "a"), (["a", "b"], "a and b"), (iter("abc"), "a, b and c")]
+)
+def test_the_last_of_several_stands_behind_and(items, text):
+    """Commas stand between the others."""
+    assert listed(items) == text

@@ -15,9 +15,9 @@ from paribus.report.exploratory import exploratory
 from paribus.report.external import external_words
 from paribus.report.figures.curves import device_time
 from paribus.report.sentences import NOT_COMPARED, equivalent, lost_all
-from paribus.report.tables.cells import decimals_for, interval_text, listed, number, p_words
+from paribus.report.tables.cells import decimals_for, interval_text, number, p_words
 from paribus.report.tables.health import raised
-from paribus.text import plural
+from paribus.text import listed, plural
 
 SHOWN = 4
 """Maximum number of arms that the answer names one by one."""

@@ -8,11 +8,11 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.levels import FEWEST_ARMS
 from paribus.report.analysis.one_spread import OneSpread, one_spread
 from paribus.report.effect_words import claimed
-from paribus.report.tables.cells import interval_text, listed, number
+from paribus.report.tables.cells import interval_text, number
 from paribus.report.tables.robustness import NOT_POOLED, check_of
 from paribus.run_folder.folder import INITIAL_WEIGHTS
 from paribus.stats.pairing import least_correlation
-from paribus.text import plural
+from paribus.text import listed, plural
 
 LEFT_OUT = {
     INITIAL_WEIGHTS, "not read",  # said by another row of the provenance

@@ -9,8 +9,8 @@ from paribus.report.analysis.ceilings import AXES, Ceilings
 from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.effect_words import claimed, size_text
 from paribus.report.tables.ceilings import AXIS_NAMES, ratio_text
-from paribus.report.tables.cells import interval_text, listed
-from paribus.text import plural
+from paribus.report.tables.cells import interval_text
+from paribus.text import listed, plural
 
 NO_CEILING = "the curve does not identify a ceiling"
 

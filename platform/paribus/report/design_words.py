@@ -6,8 +6,9 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import Effect
 from paribus.report.analysis.effects import TestedDesign, tested_designs
 from paribus.report.effect_words import claimed, count_text, p_of, score_sentence, size_text, undecided
-from paribus.report.tables.cells import decimals_for, interval_text, listed, number
+from paribus.report.tables.cells import decimals_for, interval_text, number
 from paribus.study.contrasts import Contrast
+from paribus.text import listed
 
 SHARES = {1: "half", 2: "a quarter", 3: "an eighth"}
 """How much of an interaction of 2, 3 or 4 tricks enters a main effect that it is confounded with."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.declared import TERMS, Declared
-from paribus.report.tables.cells import listed
-from paribus.text import plural, time_text
+from paribus.text import listed, plural, time_text
 
 HELD_BACK = {
     "margin": "`equivalent` is exploratory",

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.inputs import StudyData
-from paribus.report.tables.cells import listed
 from paribus.study.plan import Plan
+from paribus.text import listed
 
 UNKNOWN = (
     "problems", "responses per problem", "evaluation temperature", "evaluation top-p", "max new tokens",

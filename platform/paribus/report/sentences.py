@@ -33,7 +33,6 @@ from paribus.report.tables.cells import (
     decimals_for,
     interval_text,
     level_text,
-    listed,
     number,
     p_words,
     percent,
@@ -44,7 +43,7 @@ from paribus.report.tables.search import search_words
 from paribus.stats.intervals import mean_interval
 from paribus.stats.multiple_testing import ALPHA, at_look
 from paribus.study.plan import Row
-from paribus.text import plural
+from paribus.text import listed, plural
 
 NAMES = {
     "length": "length",

@@ -14,6 +14,7 @@ from paribus.contract import STUDY_NAME, Checkpoints, Evaluate, Resources, Study
 from paribus.recipe.factors import Fraction
 from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, shares
 from paribus.stats.pairing import Pairing
+from paribus.text import listed
 from paribus.yaml_file.messages import WrongPart
 
 WARNING_CODES = (
@@ -276,7 +277,7 @@ class Seeds(Part):
         if not given:
             return self
         if missing or "n" in self.model_fields_set:
-            wrong = [f"{' and '.join(f'`{name}`' for name in missing)} {'is' if len(missing) == 1 else 'are'} missing"]
+            wrong = [f"{listed(f'`{name}`' for name in missing)} {'is' if len(missing) == 1 else 'are'} missing"]
             wrong = [*(wrong if missing else ()), *(["`n` is there"] if "n" in self.model_fields_set else ())]
             message = f"seeds that are added need `min`, `max` and `until`, and no `n`: {', and '.join(wrong)}"
             raise WrongPart(message, "n" if "n" in self.model_fields_set else given[0])

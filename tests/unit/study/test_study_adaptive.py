@@ -36,6 +36,7 @@ def load(tmp_path):
     [
         ("{min: 3, max: 8}", r":6:14: seeds.min: .*`until` is missing$"),
         ("{min: 3}", r":6:14: seeds.min: .*`max` and `until` are missing$"),
+        ("{spending: pocock}", r":6:19: seeds.spending: .*: `min`, `max` and `until` are missing$"),
         ("{min: 3, max: 8, until: decided, n: 3}", r":6:44: seeds.n: .*no `n`: `n` is there$"),
         ("{min: 3, max: 8, n: 3}", r":6:28: seeds.n: .*`until` is missing, and `n` is there$"),
         ("{min: 8, max: 4, until: decided}", r":6:22: seeds.max: `max` must be above `min`"),

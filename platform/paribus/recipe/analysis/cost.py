@@ -14,6 +14,7 @@ from paribus.recipe.analysis.facts import (
     weighs_sampler,
 )
 from paribus.recipe.recipe import Recipe
+from paribus.text import listed
 
 USUAL_PASS_RATES = (0.1, 0.5, 0.9)
 """Where none is declared, refill is priced at each of these."""
@@ -67,14 +68,14 @@ def refill_cost(recipe: Recipe, pass_rates: Sequence[float] = ()) -> str | None:
         return None
     cases = {"": pass_rates} if pass_rates else {f"{p:g}": (p,) for p in USUAL_PASS_RATES}
     factors = {name: oversampling(rates, size) for name, rates in cases.items()}
-    at = "the declared pass rates" if pass_rates else f"pass rates of {_listed(list(cases))}"
-    times = _listed([f"{factor:.1f}" if factor < inf else "endlessly many" for factor in factors.values()])
+    at = "the declared pass rates" if pass_rates else f"pass rates of {listed(cases)}"
+    times = listed([f"{factor:.1f}" if factor < inf else "endlessly many" for factor in factors.values()])
     most = "" if rewards_correctness_alone(recipe) or level.metric == "correct" else "at most "
     whole = f" (in whole rounds of {recipe.schedule.prompts_per_step})" if isinstance(level, f.Refill) else ""
     text = f"`filter: {level.kind}` samples {most}{times} groups of {size} for one that it keeps{whole}, at {at}"
     short = [name for name, factor in factors.items() if factor > level.max_generation_batches]
     if short:
-        where = "" if pass_rates else f" at {_listed(short)}"
+        where = "" if pass_rates else f" at {listed(short)}"
         limit = f"max_generation_batches ({level.max_generation_batches})"
         text += f"; {limit} ends that early{where}, and steps train on fewer groups"
     return text if pass_rates else f"{text}; declare yours in `budget.pass_rates`"
@@ -93,7 +94,3 @@ def _passes(recipe: Recipe) -> set[str]:
         "lopti": isinstance(update, f.Lopti) and update.eta > 0,
     }
     return {name for name, needs in needed.items() if needs}
-
-
-def _listed(items: Sequence[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

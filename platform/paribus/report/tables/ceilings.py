@@ -17,14 +17,13 @@ from paribus.report.tables.cells import (
     effect_cell,
     estimate_cell,
     interval_text,
-    listed,
     number,
     pairing,
     side_of,
     verdict_text,
 )
 from paribus.stats.sigmoid import REACHED, WIDEST
-from paribus.text import plural
+from paribus.text import listed, plural
 
 NOT_IDENTIFIED = "not identified"
 

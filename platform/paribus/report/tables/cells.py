@@ -15,6 +15,7 @@ from paribus.report.model import Cell, Column, Side, TableRow, Verdict, rounded,
 from paribus.stats.intervals import Estimate, decimals_of
 from paribus.stats.multiple_testing import level_at
 from paribus.stats.power import CAP
+from paribus.text import listed
 
 MISSING = Cell(text="n/a")
 """Not measured."""
@@ -206,12 +207,6 @@ def percent(share: float) -> str:
 def needed_text(seeds: int | None) -> str:
     """Return ``about 11 seeds per arm`` or ``more than 100 seeds per arm``."""
     return f"{f'more than {CAP}' if seeds is None else f'about {seeds}'} seeds per arm"
-
-
-def listed(items: Iterable[str]) -> str:
-    """Return ``a``, ``a and b`` or ``a, b and c``."""
-    found = list(items)
-    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + f" and {found[-1]}" if found else "nothing"
 
 
 def by_seed(values: Mapping[int, float]) -> tuple[tuple[int, float], ...]:

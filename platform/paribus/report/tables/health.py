@@ -10,8 +10,8 @@ from paribus.health.finding import RAISED, Status
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.inputs import RunData
 from paribus.report.model import Cell, Column, Table, TableRow
-from paribus.report.tables.cells import MISSING, listed, number, seeds_cell, seeds_column
-from paribus.text import plural
+from paribus.report.tables.cells import MISSING, number, seeds_cell, seeds_column
+from paribus.text import listed, plural
 
 COLUMNS: tuple[tuple[Status, str, str], ...] = (
     ("critical", "■ critical", "the run's results are likely worthless from the onset on"),
