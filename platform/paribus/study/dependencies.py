@@ -72,33 +72,45 @@ class Dependencies:
         return self.compatible([trick for trick in tricks if not self.needed_by(trick)])
 
 
-def unknown_trick(trick: str, defined: Sequence[str]) -> str:
-    """Return the message about a name that no trick has."""
-    known = ", ".join(defined) or "none"
-    return f"there is no trick `{trick}`.{did_you_mean(trick, defined)} Tricks of this study: {known}."
+def unknown_trick(trick: str, defined: Sequence[str], possible: Sequence[str] = ()) -> str:
+    """Return the message about a name that no trick has; ``possible`` as in :func:`name_faults`."""
+    known = [*([", ".join(defined)] if defined else []), *(["those of its path"] if possible else [])]
+    near = did_you_mean(trick, (*defined, *possible))
+    return f"there is no trick `{trick}`.{near} Tricks of this study: {' and '.join(known) or 'none'}."
 
 
-def dependency_faults(study: Study, defined: Sequence[str]) -> list[Fault]:
-    """Return what is wrong with ``needs`` and ``conflicts``; ``defined`` are the names of all tricks."""
-    return [*_name_faults(study, defined), *circles(study)] or [*_impossible(study)]
+def dependency_faults(study: Study, defined: Sequence[str], possible: Sequence[str] = ()) -> list[Fault]:
+    """Return what is wrong with ``needs`` and ``conflicts``; the names are as in :func:`name_faults`."""
+    return [*_name_faults(study, defined, possible), *circles(study)] or [*_impossible(study)]
 
 
-def _name_faults(study: Study, defined: Sequence[str]) -> Iterator[Fault]:
+def _name_faults(study: Study, defined: Sequence[str], possible: Sequence[str]) -> Iterator[Fault]:
     for trick, needed in study.needs.items():
-        if trick not in defined:
-            yield Fault(place=("needs", trick), message=unknown_trick(trick, defined), at_key=True)
-        yield from _list_faults(("needs", trick), needed, defined)
+        if trick not in (*defined, *possible):
+            message = unknown_trick(trick, defined, possible)
+            yield Fault(place=("needs", trick), message=message, at_key=True)
+        yield from name_faults(("needs", trick), needed, defined, possible)
         if trick in needed:
             place = ("needs", trick, needed.index(trick))
             yield Fault(place=place, message=f"`{trick}` needs itself: leave this out")
     for k, names in enumerate(study.conflicts):
-        yield from _list_faults(("conflicts", k), names, defined)
+        yield from name_faults(("conflicts", k), names, defined, possible)
 
 
-def _list_faults(place: tuple[str | int, ...], names: Sequence[str], defined: Sequence[str]) -> Iterator[Fault]:
+def name_faults(
+    place: tuple[str | int, ...], names: Sequence[str], defined: Sequence[str], possible: Sequence[str] = ()
+) -> Iterator[Fault]:
+    """Yield the names in a list that no trick has, and those that stand in it twice.
+
+    Args:
+        place: of the list.
+        names: the list.
+        defined: names of all tricks.
+        possible: further names that tricks of the study's path may have; empty if they are all known.
+    """
     for k, name in enumerate(names):
-        if name not in defined:
-            yield Fault(place=(*place, k), message=unknown_trick(name, defined))
+        if name not in (*defined, *possible):
+            yield Fault(place=(*place, k), message=unknown_trick(name, defined, possible))
         elif name in names[:k]:
             yield Fault(place=(*place, k), message=f"the trick `{name}` appears twice")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paribus.study.dependencies import Dependencies, unknown_trick
+from paribus.study.dependencies import Dependencies, name_faults
 from paribus.study.designs import MAX_ROWS, UNASKED_ROWS, ladders, other_orders, row_count, stated_orders, value_label
 from paribus.study.fractions import MAX_TRICKS, MIN_TRICKS, best_fraction
 from paribus.study.spec import (
@@ -56,16 +56,15 @@ def tricks_of(design: Design, defined: Sequence[str]) -> tuple[str, ...]:
     return tuple(trick for _, tricks in _named_tricks(design) for trick in tricks)
 
 
-def trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator[Fault]:
-    """Yield the tricks that a design names and the study lacks, or that it names twice; and that it has none."""
+def trick_faults(name: str, design: Design, defined: Sequence[str], possible: Sequence[str] = ()) -> Iterator[Fault]:
+    """Yield the tricks that a design names and the study lacks, or that it names twice; and that it has none.
+
+    The names of tricks are as in :func:`.name_faults`.
+    """
     for place, tricks in _named_tricks(design):
-        for k, trick in enumerate(tricks):
-            where: tuple[str | int, ...] = ("designs", name, *place, k)
-            if trick not in defined:
-                yield Fault(place=where, message=unknown_trick(trick, defined))
-            elif trick in tricks[:k]:
-                yield Fault(place=where, message=f"the trick `{trick}` appears twice")
-    if isinstance(design, (AddOne, LeaveOneOut, Factorial)) and design.tricks is None and not defined:
+        yield from name_faults(("designs", name, *place), tricks, defined, possible)
+    none = not defined and not possible
+    if isinstance(design, (AddOne, LeaveOneOut, Factorial)) and design.tricks is None and none:
         other = " or name a preset whose parts are taken, e.g. `path: {to: dapo}`"
         message = f"`{design.kind}` needs tricks: define some under `tricks`,{other}"
         yield Fault(place=("designs", name), message=message)

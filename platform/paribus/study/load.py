@@ -175,7 +175,8 @@ def load_document(document: Document, folder: Path, *, installed: bool = False) 
         lost = {str(fault.place[0]) for fault in faults if fault.place} & {"path", "needs", "conflicts"}
         unread = bool(document.problems) and not raw.get("tricks", True)
         lost |= {"tricks"} if unread or any(fault.place == ("tricks",) for fault in faults) else set()
-        meaning, recipes = _resolved(followed, defined, installed=installed, lost=lost)
+        possible = _names_in_path(raw.get("path"))
+        meaning, recipes = _resolved(followed, defined, possible, installed=installed, lost=lost)
         replaced = study.base.preset != _mapping(raw.get("base")).get("preset")  # and reported
         faults += [fault for fault in meaning if not (replaced and fault.place == ("base", "preset"))]
         rules, wrong, in_rules = rules_beside(folder, study.health.rules)
@@ -197,7 +198,8 @@ def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) ->
         StudyFileError: a patch or a design is wrong.
     """
     followed = follow(study)
-    faults, recipes = _resolved(followed, tuple(followed.study.tricks), installed=False)
+    possible = _names_in_path(study.path.model_dump() if study.path else None)
+    faults, recipes = _resolved(followed, tuple(followed.study.tricks), possible, installed=False)
     rules, wrong, in_rules = rules_beside(Path(), study.health.rules)
     if faults or wrong or in_rules:
         raise StudyFileError(study.study, {*in_rules, *(fault.problem(None) for fault in (*faults, *wrong))})
@@ -275,23 +277,34 @@ _MIRRORS = {"tensorboard": "writing event files", "wandb": "writing W&B files"}
 """Mirrors that need a part of their own, and what for."""
 
 
+def _names_in_path(path: object) -> tuple[str, ...]:
+    """Return all names that tricks of a path can have, whatever is wrong with it: factors, and keys such as groups."""
+    return (*Recipe.model_fields, *(key for value in _mapping(path).values() for key in _mapping(value)))
+
+
 def _resolved(
-    followed: Followed, defined: Sequence[str], *, installed: bool, lost: Collection[str] = ()
+    followed: Followed,
+    defined: Sequence[str],
+    in_path: Sequence[str],
+    *,
+    installed: bool,
+    lost: Collection[str] = (),
 ) -> tuple[list[Fault], Recipes[Draft]]:
     """Return what is wrong with the meaning of a study, and its recipes.
 
     Args:
         followed: the study, its path written out.
         defined: names of all tricks, also of those with faults.
+        in_path: all names that tricks of the path can have, for one that cannot be followed.
         installed: refuse a runner that is not installed.
         lost: which of ``path``, ``needs`` and ``conflicts`` could not be read, and ``tricks`` where no name is known.
     """
     study = followed.study
     faults = [*evaluation_faults(study.evaluate), *_published_faults(study), *_pairing_faults(study), *followed.faults]
-    complete_names = study.path is None and {"path", "tricks"}.isdisjoint(lost)
-    wrong = dependency_faults(study, defined) if complete_names else [*circles(study)]
+    possible = () if study.path is None and "path" not in lost else in_path
+    wrong = [*circles(study)] if "tricks" in lost else dependency_faults(study, defined, possible)
     faults += wrong
-    certain = complete_names and not wrong and not lost
+    certain = not possible and not wrong and not lost
     rules = Dependencies.of(study) if certain else Dependencies()
     rows: list[Draft] = []
     for name, design in study.designs.items():
@@ -299,7 +312,7 @@ def _resolved(
         if certain or alone:
             found = design_faults(name, study, defined, rules)
         else:
-            found = [*trick_faults(name, design, defined)] if complete_names else []
+            found = [] if "tricks" in lost else [*trick_faults(name, design, defined, possible)]
         faults += found
         if not certain and not alone:
             continue

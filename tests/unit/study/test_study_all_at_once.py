@@ -47,6 +47,20 @@ HIDDEN = {
         "designs:\n  d: {kind: pairs, tricks: [a, yy]}\n  g: {kind: grid, over: {clip.hgh: [1]}}\n",
         ["7:13: needs.a.1: ", "9:32: designs.d.tricks.2: there is no trick `yy`", "10:26: designs.g.over.clip.hgh: "],
     ),
+    "a path": (
+        TRICKS + "path: {to: dapoo}\nneeds: {a: [zz], clip: [kl]}\nconflicts: [[a, qq]]\n"
+        "designs:\n  d: {kind: cumulative, order: [a, clip, length, yy, a]}\n  e: {kind: leave_one_out}\n",
+        ["7:12: path.to: there is no preset `dapoo`",
+         "8:13: needs.a.1: there is no trick `zz`. Tricks of this study: a, b, c and those of its path.",
+         "9:17: conflicts.1.2: there is no trick `qq`", "11:50: designs.d.order.4: there is no trick `yy`",
+         "11:54: designs.d.order.5: the trick `a` appears twice"],
+    ),
+    "a key of the path": (
+        "path: {to: dapo, group: {both: [clip, length]}}\ndesigns:\n"
+        "  d: {kind: cumulative, order: [both, clup]}\n  e: {kind: add_one}\n",
+        ["3:18: path.group: unknown key `group`",
+         "5:39: designs.d.order.2: there is no trick `clup`. Did you mean `clip`? Tricks of this study: those of"],
+    ),
     "a circle": (
         TRICKS + "needs: {a: [b], b: [a]}\ndesigns: {d: {kind: cumulative, order: [a, a]}}\n",
         ["7:9: needs.a: a circle", "8:44: designs.d.order.2: the trick `a` appears twice"],
