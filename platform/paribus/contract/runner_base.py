@@ -135,7 +135,7 @@ def option_problems(
         for item in split_errors(error):
             unknown, missing = item["type"] == "extra_forbidden", item["type"] == "missing"
             path = plain_location(item, given)
-            message = explain(item, fields_at(model, item["loc"]) if unknown else ())
+            message = explain(item, fields_at(model, item["loc"]) if unknown else (), model)
             found.append(
                 OptionProblem(
                     path=path[:-1] if missing else path,

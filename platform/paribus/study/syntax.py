@@ -155,7 +155,7 @@ def _plain_message(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
         return "expects a mapping, and null is not"
     if path[:1] == ("conflicts",) and error["type"] == "tuple_type":  # one list more is lacking
         return f"expects a list of tricks, and {shown(error['input'])} is not"
-    return explain(error)
+    return explain(error, model=Study)
 
 
 def _in_full(error: ErrorDetails, path: tuple[str | int, ...]) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from paribus.errors import did_you_mean
+from paribus.errors import StudyFileError, did_you_mean
+from paribus.yaml_file.document import parse_document, plain
 
 # digits can match in one way only: with `\d+\.?\d*` a text of 70,000 digits took 15 s
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+", re.ASCII)
@@ -76,12 +80,13 @@ def _with_number(raw: Any, place: Sequence[str | int]) -> Any:
     return raw
 
 
-def explain(error: ErrorDetails, allowed: Sequence[str] = ()) -> str:
+def explain(error: ErrorDetails, allowed: Sequence[str] = (), model: type[BaseModel] | None = None) -> str:
     """Return one sentence for one validation error.
 
     Args:
         error: an item of :meth:`pydantic.ValidationError.errors`.
         allowed: names that are known where the error is, for unknown keys.
+        model: knows what the entries of a list are, where one is expected.
     """
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "missing":
@@ -104,7 +109,12 @@ def explain(error: ErrorDetails, allowed: Sequence[str] = ()) -> str:
         )
     if kind == "union_tag_not_found":
         return "needs a `kind`"
-    return _type_message(kind, given, context, str(error["msg"]))
+    expected = _EXPECTED.get(kind)
+    if expected == "a list" and isinstance(given, (str, int, float)):
+        return f"expects a list, and {shown(given)} is not{_as_list(given, _entries(model, error['loc']))}"
+    if expected is not None:
+        return f"expects {expected}, and {shown(given)} is not{_remedy(kind, given)}"
+    return _length_message(kind, context) or str(error["msg"])
 
 
 def shown(value: object) -> str:
@@ -163,6 +173,17 @@ def fields_at(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[str, ..
     return tuple(_target(node, schema).get("properties", {}))
 
 
+def _entries(model: type[BaseModel] | None, loc: Sequence[str | int]) -> Mapping[str, Any]:
+    """Return the JSON schema of the entries of the list that a model has at pydantic's location; empty if unknown."""
+    if model is None:
+        return {}
+    node = schema = _schema(model)
+    for part in loc:
+        node = _step(node, part, schema)
+    found: dict[str, Any] = _target(node, schema).get("items", {})
+    return found
+
+
 @cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema(by_alias=True)
@@ -184,24 +205,24 @@ def _target(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     for option in node.get("anyOf", ()):
         if "$ref" in option or "properties" in option or "discriminator" in option:
             return _target(option, schema)
-    return node
+    return next((option for option in node.get("anyOf", ()) if "items" in option), node)
 
 
-def _type_message(kind: str, given: object, context: Mapping[str, Any], message: str) -> str:
-    expected = {
-        "float_type": "a number", "int_type": "a whole number", "int_from_float": "a whole number",
-        "bool_type": "true or false", "string_type": "text", "finite_number": "a finite number",
-        "tuple_type": "a list", "list_type": "a list", "dict_type": "a mapping", "model_type": "a mapping",
-        "model_attributes_type": "a mapping", "none_required": "null",
-    }.get(kind)  # fmt: skip
-    if expected is not None:
-        return f"expects {expected}, and {shown(given)} is not{_remedy(kind, given)}"
+_EXPECTED = {
+    "float_type": "a number", "int_type": "a whole number", "int_from_float": "a whole number",
+    "bool_type": "true or false", "string_type": "text", "finite_number": "a finite number",
+    "tuple_type": "a list", "list_type": "a list", "dict_type": "a mapping", "model_type": "a mapping",
+    "model_attributes_type": "a mapping", "none_required": "null",
+}  # fmt: skip
+
+
+def _length_message(kind: str, context: Mapping[str, Any]) -> str:
     if kind in ("too_short", "string_too_short"):
         least, noun = context["min_length"], "entry" if kind == "too_short" else "character"
         return f"needs at least {least} {noun if least == 1 else {'entry': 'entries'}.get(noun, 'characters')}"
     if kind in ("too_long", "string_too_long"):
         return f"has more than {context['max_length']} {'entries' if kind == 'too_long' else 'characters'}"
-    return message
+    return ""
 
 
 def _remedy(kind: str, given: object) -> str:
@@ -218,9 +239,28 @@ def _remedy(kind: str, given: object) -> str:
         return f": write {int(given)}"
     if given is None and kind == "model_type":
         return ": fill it or leave the key out"
-    if kind in ("tuple_type", "list_type") and isinstance(given, (str, int, float)):
-        return f": write [{str(given).lower() if isinstance(given, bool) else given}]"
     return ""
+
+
+def _as_list(given: str | float, entries: Mapping[str, Any]) -> str:
+    """Return how a value becomes a list with it as its only entry; empty if it cannot be one."""
+    text = str(given).lower() if isinstance(given, bool) else str(given)
+    if names := entries.get("enum", ()):
+        return f": write [{text}]" if text in names else f".{did_you_mean(text, names)} Allowed in it: {_names(names)}."
+    if entries.get("type") in ("integer", "number"):
+        number = math.nan
+        with suppress(ValueError):
+            number = float(text)  # not `true`
+        if number.is_integer():
+            return f": write [{number:.0f}]"
+        return f": write [{text}]" if math.isfinite(number) and entries["type"] == "number" else ""
+    if isinstance(given, float) and not math.isfinite(given) and "type" not in entries:
+        return f": write [{text.replace('inf', '.inf').replace('nan', '.nan')}]"
+    with suppress(StudyFileError):
+        read = plain(parse_document(f"[{text}]", "").root)
+        if read == (text,) or ("type" not in entries and len(read) == 1):
+            return f": write [{text}]"
+    return f": write {json.dumps([text], ensure_ascii=False)}"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -108,6 +108,13 @@ def test_tricks_that_cannot_be_read_are_not_missed(read: Read, content: str, lin
         ("mirror: mlflow", "[mlflow]", "mirror: {}"),
         ("needs: {a: b}", "[b]", "needs: {{a: {}}}"),
         ("seeds: {min: 3, max: 8, until: decided, looks: 3}", "[3]", "seeds: {{min: 3, max: 8, until: decided}}"),
+        ("seeds: {min: 3, max: 8, until: decided, looks: 8.0}", "[8]", "seeds: {{min: 3, max: 8, until: decided}}"),
+        ("health: {command: 3}", 'write ["3"]', 'health: {{command: ["3"]}}'),
+        ("health: {command: '3'}", 'write ["3"]', 'health: {{command: ["3"]}}'),
+        ("health: {command: true}", 'write ["true"]', 'health: {{command: ["true"]}}'),
+        ("health: {command: .inf}", "write [inf]", "health: {{command: [inf]}}"),
+        ("health: {command: 'stop, now'}", 'write ["stop, now"]', 'health: {{command: ["stop, now"]}}'),
+        ("health: {stop_on: kl_blowup}", "[kl_blowup]", "health: {{stop_on: {}}}"),
     ],
 )
 def test_what_an_answer_says_to_write_is_accepted(read: Read, wrong: str, written: str, right: str | None) -> None:
@@ -116,6 +123,21 @@ def test_what_an_answer_says_to_write_is_accepted(read: Read, wrong: str, writte
     (found,) = answer(read, f"{BASE}{TRICKS}{designs}{wrong}\n")
     assert written in found
     read(f"{BASE}{TRICKS}{designs}{(right or '{}').format(written)}\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "end"),
+    [
+        ("mirror: .inf", "inf is not. Allowed in it: `mlflow`, `tensorboard`, `wandb`."),
+        ("mirror: wandbb",
+         "`wandbb` is not. Did you mean `wandb`? Allowed in it: `mlflow`, `tensorboard`, `wandb`."),
+        ("seeds: {min: 3, max: 8, until: decided, looks: three}", "seeds.looks: expects a list, and `three` is not"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_in_a_list_is_not_put_into_one(read: Read, wrong: str, end: str) -> None:
+    """The answer has the names that can be in it, if there are any."""
+    (found,) = answer(read, f"{BASE}{TRICKS}{SOLO}{wrong}\n")
+    assert found.endswith(end)
 
 
 @pytest.mark.parametrize(
