@@ -54,11 +54,16 @@ def _read(
         return document
     entry: Entry = root.value[INCLUDE]
     own = replace(root, value={key: each for key, each in root.value.items() if key != INCLUDE})
-    named = _included(entry.node, path, (*above, path.resolve()), document.file)
-    below = _read(named, reader, dotted, (*above, path.resolve()))
-    if not isinstance(below.root.value, dict):
-        problem = Problem(message=f"{named} holds no mapping, and so nothing to include")
-        raise StudyFileError(document.file, [_at(entry.node.mark, problem)])
+    try:
+        named = _included(entry.node, path, (*above, path.resolve()), document.file)
+        below = _read(named, reader, dotted, (*above, path.resolve()))
+        if not isinstance(below.root.value, dict):
+            problem = Problem(message=f"{named} holds no mapping, and so nothing to include")
+            raise StudyFileError(document.file, [*below.problems, _at(entry.node.mark, problem)])
+    except StudyFileError as error:  # what is wrong with this file is listed, too
+        elsewhere = error.file if error.file != document.file else ""
+        inside = (replace(each, file=each.file or elsewhere) for each in error.problems)
+        raise StudyFileError(document.file, [*document.problems, *inside]) from error
     return Document(document.file, merged(below.root, own, dotted), (*below.problems, *document.problems))
 
 

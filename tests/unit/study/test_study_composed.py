@@ -111,6 +111,32 @@ def test_what_cannot_be_included_is_refused(study: Path, included: str, message:
     assert message in fault(study)
 
 
+TWICE = "study.yaml:6:1: the key `budget` appears twice"
+NOT_READ = [
+    ("seeds: {n: 2\n", [TWICE, "parts/base.yaml:2:1: not valid YAML: "]),
+    ("", [TWICE, "parts/base.yaml:1:1: the file is empty"]),
+    ("- !x seeds\n", ["study.yaml:1:10: parts/base.yaml holds no mapping", TWICE, "parts/base.yaml:1:3: tags such as"]),
+    (None, ["study.yaml:1:10: include: there is no file parts/base.yaml", TWICE]),
+    ("include: more.yaml\nreport: {}\nreport: {}\n",
+     [TWICE, "parts/base.yaml:3:1: the key `report` appears twice", "parts/more.yaml:1:13: not valid YAML: "]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "lines"), NOT_READ)
+def test_a_file_that_cannot_be_included_hides_nothing_in_those_that_were_read(
+    study: Path, content: str | None, lines: list[str]
+) -> None:
+    """What is wrong with the files that include it is listed, too, each with its place."""
+    base = study.parent / "parts" / "base.yaml"
+    base.write_text(content or "")
+    if content is None:
+        base.unlink()
+    (base.parent / "more.yaml").write_text("question: it: is\n")
+    study.write_text(STUDY + "budget: {rows: 9}\nbudget: {rows: 8}\n")
+    found = fault(study).splitlines()
+    assert [each[: len(line)] for each, line in zip(found, lines, strict=True)] == lines
+
+
 def test_files_in_a_row_are_limited(study: Path) -> None:
     """A chain of seven files is refused, of five not."""
     parts = study.parent / "parts"
