@@ -457,6 +457,16 @@ def test_score_over_training_is_thinned_and_ends_with_the_last() -> None:
     assert "7 of 61 evaluations" in " ".join(many.notes)
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_scores_of_few_seeds_over_training_have_the_digits_that_are_known(seeds: int) -> None:
+    """Equal scores of two seeds are not printed as if they were exact: each is as sure as its evaluation."""
+    data = made_up_study(Shape(steps=4, seeds=seeds, noise=0.0, problems=200))
+    shown = [c.text for row in table(build_report(data), "training").rows for c in row.cells]
+    assert all(re.fullmatch(r"0\.\d\d(, 0\.\d\d)?", text) for text in shown), shown
+    bare = replace(data, runs=tuple(replace(run, evaluations=()) for run in data.runs))
+    assert any(re.search(r"0\.\d\d\d", c.text) for row in table(build_report(bare), "training").rows for c in row.cells)
+
+
 def test_lack_of_fit_and_shapley_rows() -> None:
     """The sums are checked in rows of their own; Shapley values need all cells, and then nothing is left."""
     four = table(build_report(made_up_study()), "contributions")

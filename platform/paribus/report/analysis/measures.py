@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -300,10 +300,13 @@ def counts_of(run: RunData, measure: Measure, evaluate: Evaluate) -> Counts | No
     """
     if measure.rule not in ("score", "start"):
         return None
-    used = _evaluations(run, evaluate, measure.metric, start=measure.rule == "start")
+    return _counts(_evaluations(run, evaluate, measure.metric, start=measure.rule == "start"), measure.metric)
+
+
+def _counts(used: Sequence[Evaluation], metric: str) -> Counts | None:
     if not used or len({e.problems for e in used}) != 1:
         return None
-    if not measure.metric.endswith(f"/avg_at_{used[0].samples}"):
+    if not metric.endswith(f"/avg_at_{used[0].samples}"):
         return None
     summed = tuple(sum(counts) for counts in zip(*(e.correct for e in used), strict=True))
     return Counts(problems=used[0].problems, correct=summed, samples=used[0].samples * len(used))
@@ -314,7 +317,15 @@ def evaluation_error(run: RunData, measure: Measure, evaluate: Evaluate) -> floa
 
     This is evaluation noise alone, not the variance of training.
     """
-    found = counts_of(run, measure, evaluate)
+    return _error(counts_of(run, measure, evaluate))
+
+
+def error_at(run: RunData, metric: str, step: int) -> float | None:
+    """Return the standard error of one evaluation over the choice of problems; ``None`` without counts."""
+    return _error(_counts(_evaluations_at(run, metric, {step}), metric))
+
+
+def _error(found: Counts | None) -> float | None:
     return accuracy_standard_error(found.correct, found.samples) if found and len(found.correct) > 1 else None
 
 
@@ -328,8 +339,11 @@ def pass_rates(run: RunData, evaluate: Evaluate, ks: Sequence[int]) -> tuple[flo
 
 def _evaluations(run: RunData, evaluate: Evaluate, metric: str, *, start: bool) -> list[Evaluation]:
     """Return the evaluations behind a score, or the one before training; empty if one of them has no counts."""
+    return _evaluations_at(run, metric, {0} if start else {step for step, _ in score_steps(run, evaluate, metric)})
+
+
+def _evaluations_at(run: RunData, metric: str, steps: Collection[int]) -> list[Evaluation]:
     prefix = metric.rpartition("/")[0]
-    steps = {0} if start else {step for step, _ in score_steps(run, evaluate, metric)}
     used = [e for e in run.evaluations if f"eval/{e.set}" == prefix and e.step in steps]
     return used if len(used) == len(steps) else []
 

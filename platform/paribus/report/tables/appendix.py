@@ -9,7 +9,7 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.ceilings import Ceilings
 from paribus.report.analysis.effect import Effect
 from paribus.report.analysis.lost_runs import fragile, is_lost, sensitivity
-from paribus.report.analysis.measures import gain_measure, series
+from paribus.report.analysis.measures import error_at, gain_measure, series
 from paribus.report.model import Cell, Column, Table, TableRow, rounded
 from paribus.report.tables.ceilings import ceilings_table
 from paribus.report.tables.cells import (
@@ -137,7 +137,11 @@ def training_table(analysis: Analysis) -> Table | None:
     for arm, found in by_arm.items():
         values = [found.get(step, {}) for step in chosen]
         estimates = [at_look(mean_interval([*v.values()]), analysis.share) if v else None for v in values]
-        cells = (mean_cell(v, e, finished(analysis, arm), short=True) for v, e in zip(values, estimates, strict=True))
+        noises = [_noise_at(analysis, arm, step) for step in chosen]
+        cells = (
+            mean_cell(v, e, finished(analysis, arm), short=True, noise=noise)
+            for v, e, noise in zip(values, estimates, noises, strict=True)
+        )
         rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
     return Table(
         key="training",
@@ -163,6 +167,12 @@ def _by_step(analysis: Analysis, arm: str) -> dict[int, dict[int, float]]:
             for step, value in series(run, analysis.score.metric):
                 found.setdefault(step, {})[run.seed] = value
     return found
+
+
+def _noise_at(analysis: Analysis, arm: str, step: int) -> float | None:
+    """Return the largest evaluation noise of the arm's runs at a step; ``None`` without counts per problem."""
+    errors = (error_at(run, analysis.score.metric, step) for run in analysis.runs(arm))
+    return max((error for error in errors if error is not None), default=None)
 
 
 def seeds_table(analysis: Analysis) -> Table:

@@ -111,9 +111,9 @@ def mean_cell(
 ) -> Cell:
     """Return the cell of an arm's mean over seeds.
 
-    One seed: the value, with the evaluation noise if it is known. Two seeds: both values. Three or more: the mean with
-    its 95% t interval, printed as value and half-width if ``short``. Below three seeds the evaluation noise says how
-    many digits are known, because two runs can agree by luck.
+    One seed: the value, unless ``short`` with the evaluation noise if it is known. Two seeds: both values. Three or
+    more: the mean with its 95% t interval, printed as value and half-width if ``short``. Below three seeds the
+    evaluation noise says how many digits are known, because two runs can agree by luck.
 
     Args:
         values: seed to value.
@@ -134,7 +134,7 @@ def mean_cell(
     else:
         decimals = decimals_for(noise, estimate.value) if estimate.n == 1 or noise else single_decimals(estimate)
         text = ", ".join(number(v, decimals) for v in values.values())
-        if estimate.n == 1 and noise:
+        if estimate.n == 1 and noise and not short:
             ends = [number(estimate.value + z * noise, decimals) for z in (-1.96, 1.96)]
             note = f"[{ends[0]}, {ends[1]}] {NOISE_ONLY}"
     if estimate.n != expected:
