@@ -467,6 +467,13 @@ def test_scores_of_few_seeds_over_training_have_the_digits_that_are_known(seeds:
     assert any(re.search(r"0\.\d\d\d", c.text) for row in table(build_report(bare), "training").rows for c in row.cells)
 
 
+def test_no_heading_says_its_unit_twice() -> None:
+    """A column of updates is headed `updates`, not `updates (updates)`."""
+    columns = [c for t in build_report(made_up_study(Shape(steps=4))).tables for c in t.columns]
+    assert [c.label for c in columns if c.key == "updates"] == ["updates"]
+    assert [c.label for c in columns if c.unit == c.label] == []
+
+
 def test_lack_of_fit_and_shapley_rows() -> None:
     """The sums are checked in rows of their own; Shapley values need all cells, and then nothing is left."""
     four = table(build_report(made_up_study()), "contributions")

@@ -39,7 +39,7 @@ class Measure:
         label: short name.
         metric: canonical metric that it is computed from.
         rule: how the metric's values over steps become one number.
-        unit: printed unit.
+        unit: printed unit; empty for pure numbers, and for counts of what the label says.
         scale: stored to printed unit, for example 0.001 for thousands of tokens.
         better: direction of improvement.
         note: definition, for footnotes.
@@ -177,7 +177,6 @@ def cost_measures(largest: float) -> dict[str, Measure]:
             label="updates",
             metric="budget/optimizer_steps",
             rule="last",
-            unit="updates",
             note="optimizer updates, whole run",
         ),
         Measure(
