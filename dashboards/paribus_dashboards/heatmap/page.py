@@ -234,7 +234,7 @@ def _evaluated(samples: RunSamples, name: str, steps: Sequence[int]) -> tuple[Me
             f"{len(shown)} of {len(steps)} evaluations, evenly spaced; choose a range of steps to see all of it."
         )
     if lost:
-        about.append(f"{plural(lost, 'evaluation')} left out because unreadable.")
+        about.append(f"{plural(lost, 'unreadable evaluation is', 'unreadable evaluations are')} left out.")
     return measured, about
 
 

@@ -110,6 +110,21 @@ def test_a_response_never_becomes_markup(folder: Path, tmp_path: Path) -> None:
         assert '" onmouseover="' not in page
 
 
+@pytest.mark.parametrize(
+    ("lines", "text"), [(1, "1 unreadable line of samples.jsonl is"), (2, "2 unreadable lines of samples.jsonl are")]
+)
+def test_lines_that_cannot_be_read_are_counted(folder: Path, tmp_path: Path, lines: int, text: str) -> None:
+    """In a sentence above the samples that can be read."""
+    home = tmp_path / "home"
+    shutil.copytree(folder, home)
+    with Reader.open(home) as reader:
+        run = reader.runs_of(reader.study("made-up").id)[0]
+    samples = RunFolder.of(home, run.fingerprint, run.token).samples
+    samples.write_text(_record(2, 0, "two") + "{\n" * lines + _record(4, 0, "four"))
+    with TestClient(make_app(Home(home), access=Access(), keep_s=0), base_url="http://localhost") as client:
+        assert f"{text} left out." in _text(client.get(f"{PAGE}?set=train").text)
+
+
 def test_what_is_not_recorded_is_said_once(browser: TestClient) -> None:
     """Instead of empty columns the page names what the trainer did not record."""
     text = _text(browser.get(f"{PAGE}?set=train&step=4&problem={key_of('q'):016x}").text)
@@ -237,7 +252,7 @@ def test_only_what_is_drawn_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         measured, about = measured_of(kept.run([folder], lambda _: folder), "heldout", Recipe(), QueryParams())
         assert len(measured.spans) == 79
         assert "80 of 200 evaluations" in about[1]
-        assert about[2].startswith("1 evaluation")
+        assert about[2] == "1 unreadable evaluation is left out."
     assert len(asked) == 81
 
 
