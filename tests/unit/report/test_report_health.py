@@ -12,6 +12,7 @@ from paribus.health.finding import Finding, HealthFile, Status, read_health, wor
 from paribus.report.build import build_report
 from paribus.report.inputs import StudyData
 from paribus.report.model import ReportModel, Table
+from paribus.report.tables.health import STOPPED
 from paribus.run_folder.folder import RunFolder, write_json
 from support.studies import Shape, made_up_study
 
@@ -113,6 +114,31 @@ def test_stopped_and_unfinished_runs_are_told_once() -> None:
     assert got["findings"] == "critical: nan in 2 since step 2.5; kl_blowup in 1 since step 1"
     assert any(n.startswith("†") for n in table.notes)
     assert any(n.startswith("…") for n in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("early", "at_end", "status", "notes"),
+    [
+        (False, 0, "critical", [f"A {STOPPED}"]),
+        (False, 0, "warn", []),
+        (False, 1, "critical", []),
+        (False, None, "critical", []),
+        (True, None, "critical", [f"†: a {STOPPED}"]),
+        (True, None, "warn", []),
+        (True, 2, "critical", [f"†: a {STOPPED}"]),
+    ],
+)
+def test_the_note_on_stopped_runs_stands_where_a_critical_one_was_stopped(
+    early: bool, at_end: int | None, status: Status, notes: list[str]
+) -> None:
+    """Before its last step, where the table has its mark, or at it; not for runs that are critical or stopped alone."""
+    data = made_up_study(replace(SHAPE, outcomes=((f"+ {ARM}", 0, "stopped_early"),)) if early else SHAPE)
+    stopped = (r.arm != data.plan.base and r.seed == at_end for r in data.runs)
+    runs = tuple(replace(r, state="STOPPED_EARLY" if s else r.state) for r, s in zip(data.runs, stopped, strict=True))
+    verdicts: dict[int, HealthFile | None] = {0: found(("nan", status, 2)), 1: found(), 2: found()}
+    table = health_of(build_report(with_verdicts(replace(data, runs=runs), verdicts)))
+    assert [n for n in table.notes if "stopped" in n] == notes
+    assert ("†" in cells(table, ARM)["seeds"]) is early
 
 
 def test_no_more_findings_than_a_cell_holds() -> None:

@@ -41,7 +41,7 @@ UNCHECKED = (
     "not checked: the run has no recorded status (it has recorded no step, or too few to judge), or none can be read."
 )
 SO_FAR = "…: the status so far of a run that has not finished."
-STOPPED = "†: a run that a finding stopped counts here with that finding; the table of lost runs has the reason."
+STOPPED = "run that a finding stopped counts here with that finding; the table of lost runs has the reason."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +145,11 @@ def _notes(analysis: Analysis, unchecked: bool) -> Iterable[str]:
         yield UNCHECKED
     if any(r.health and r.outcome == "pending" for r in runs):
         yield SO_FAR
-    stopped = [r for r in runs if r.outcome == "stopped_early" or r.stopped_at_end]
-    if any(r.health and r.health.status == "critical" for r in stopped):
-        yield STOPPED
+    critical = [r for r in runs if r.health and r.health.status == "critical"]
+    if any(r.outcome == "stopped_early" for r in critical):
+        yield f"†: a {STOPPED}"
+    elif any(r.stopped_at_end for r in critical):  # without a mark
+        yield f"A {STOPPED}"
 
 
 def health_words(analysis: Analysis) -> list[str]:
