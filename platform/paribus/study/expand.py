@@ -27,6 +27,7 @@ from paribus.study.evaluation import arm_hashes, unreadable_sets
 from paribus.study.fingerprint import fingerprints, recipe_key, stops_of
 from paribus.study.lint import lint
 from paribus.study.load import LoadedStudy, ResolvedRow, load_study
+from paribus.study.places import asked_at, written_at
 from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking, Stage
 from paribus.study.spec import Search, Study
 from paribus.study.stages import Models, find_stages, names
@@ -178,7 +179,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner, models: Models | None = None
     return PlanDraft(
         study=loaded,
         plan=with_fingerprint(plan),
-        unsupported=_unsupported(plan, runner, support),
+        unsupported=_unsupported(loaded, plan, runner, support),
         unread=tuple(unread),
         facts=(*stages.facts, *seen.facts),
         native=_native(stages.recipes, support, runner, options),
@@ -276,40 +277,52 @@ def _resources(declared: Resources, needs: Sequence[Requirements]) -> Resources:
     return Resources(gpus=gpus, cpus=cpus, nodes=nodes)
 
 
-def _unsupported(plan: Plan, runner: Runner, support: Mapping[str, Sequence[Support]]) -> str:
-    """Return why the runner cannot train the plan, each reason with the arms that it holds for; empty if it can."""
+def _unsupported(loaded: LoadedStudy, plan: Plan, runner: Runner, support: Mapping[str, Sequence[Support]]) -> str:
+    """Return why the runner cannot train the plan, each reason with the arms that it holds for; empty if it can.
+
+    A reason begins with the place in the file where the first of these arms asks for what cannot be trained.
+    """
     reasons: dict[str, list[str]] = {}
+    places: dict[str, str] = {}
     for arm in plan.arms:
-        found = [s.reason for s in support[arm.key] if s.level == "unsupported"]
+        found = [(s.feature, s.reason) for s in support[arm.key] if s.level == "unsupported"]
         need = runner.requirements(arm.recipe, plan.options)
-        if arm.recipe.schedule.tokens is not None and not getattr(runner, "ends_by_tokens", False):
-            found.append("It does not end a run by `schedule.tokens`: remove the budget; `schedule.steps` ends a run.")
-        if arm.recipe.schedule.prompts is not None and not getattr(runner, "ends_by_prompts", False):
-            found.append("It does not end a run by `schedule.prompts`: remove the budget; `schedule.steps` ends a run.")
-        for reason in [*found, *_misfits(plan.resources, need)]:
+        for budget in ("tokens", "prompts"):
+            if getattr(arm.recipe.schedule, budget) is not None and not getattr(runner, f"ends_by_{budget}", False):
+                path = f"schedule.{budget}"
+                reason = f"It does not end a run by `{path}`: remove the budget; `schedule.steps` ends a run."
+                found.append((path, reason))
+        found += [(f"resources.{key}", reason) for key, reason in _misfits(plan.resources, need)]
+        for feature, reason in found:
+            if reason not in reasons:
+                places[reason] = written_at(loaded, asked_at(loaded, arm, feature))
             reasons.setdefault(reason, []).append(f"`{arm.label}`")
-    lines = [f"  {reason} (arms: {', '.join(labels)})" for reason, labels in reasons.items()]
+    lines = [
+        f"  {places[reason]}{': ' * bool(places[reason])}{reason} (arms: {', '.join(labels)})"
+        for reason, labels in reasons.items()
+    ]
     return "\n".join([f"the runner `{plan.runner}` cannot train this study:", *lines]) if lines else ""
 
 
-def _misfits(resources: Resources, need: Requirements) -> Iterator[str]:
-    """Yield why a runner cannot train on the resources that a study declares."""
+def _misfits(resources: Resources, need: Requirements) -> Iterator[tuple[str, str]]:
+    """Yield which of the resources that a study declares a runner cannot train on, and why."""
     asked, nodes = resources.gpus, resources.nodes
     if asked is not None and asked < need.least_gpus:
         least = f"at least {plural(need.least_gpus, 'GPU')}" if need.least_gpus >= 1 else "a GPU, or a part of one"
-        yield f"A run needs {least}, and `resources.gpus` is {asked:g}."
+        yield "gpus", f"A run needs {least}, and `resources.gpus` is {asked:g}."
     if asked and need.most_gpus == 0:
-        yield f"A run with these options trains on CPUs alone, and `resources.gpus` is {asked:g}."
+        yield "gpus", f"A run with these options trains on CPUs alone, and `resources.gpus` is {asked:g}."
     elif asked is not None and need.most_gpus is not None and asked > need.most_gpus:
-        yield f"A run uses at most {plural(need.most_gpus, 'GPU')}, and `resources.gpus` is {asked:g}."
+        yield "gpus", f"A run uses at most {plural(need.most_gpus, 'GPU')}, and `resources.gpus` is {asked:g}."
     if resources.cpus is not None and resources.cpus < need.least_cpus:
-        yield f"A run needs {plural(need.least_cpus, 'CPU core')} or more, and `resources.cpus` is {resources.cpus}."
+        cores = plural(need.least_cpus, "CPU core")
+        yield "cpus", f"A run needs {cores} or more, and `resources.cpus` is {resources.cpus}."
     if nodes > 1 and need.processes == 1:
-        yield "It trains on one node: remove `nodes` from `resources`."
+        yield "nodes", "It trains on one node: remove `nodes` from `resources`."
     elif nodes > 1 and need.processes is None and not asked:
-        yield "On several nodes it trains in one process a GPU: declare `gpus` in `resources`, too."
+        yield "nodes", "On several nodes it trains in one process a GPU: declare `gpus` in `resources`, too."
     elif need.processes is not None and need.processes % nodes:
-        yield f"Its {need.processes} processes cannot be dealt out equally to {nodes} nodes."
+        yield "nodes", f"Its {need.processes} processes cannot be dealt out equally to {nodes} nodes."
 
 
 def _ranking(loaded: LoadedStudy) -> SearchRanking | None:

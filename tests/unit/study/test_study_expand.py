@@ -137,6 +137,41 @@ def test_everything_that_the_runner_cannot_train_is_listed_at_once(read: Read) -
     assert len(draft_plan(study, runner).plan.arms) == 4
 
 
+IN_LIST = "designs: {d: {kind: list, arms: {a: {}, b: {preset: grpo}, c: {tricks: [t]}, e: {preset: cispo}}}}\n"
+REFUSED = {
+    "a preset of the base": ("base: {preset: cispo}\n", "designs: {d: {kind: list, arms: {a: {}}}}\n", "2:16"),
+    "a patch of the base": ("base: {preset: grpo, set: {clip: {kind: is_cap_sg, cap: 5.0}}}\n", IN_LIST, "2:41"),
+    "a preset of an arm": ("base: {preset: grpo}\n", IN_LIST.replace(", c: {tricks: [t]}", ""), "4:72"),
+    "a patch of an arm": (
+        "base: {preset: grpo}\n", "designs: {d: {kind: list, arms: {a: {set: {clip: {kind: is_cap_sg}}}}}}\n", "4:57"
+    ),
+    "a trick": ("base: {preset: grpo}\n", IN_LIST, "3:27"),
+    "a path": ("base: {preset: grpo}\npath: {to: cispo}\n", "designs: {d: {kind: add_one}}\n", "3:12"),
+    "a value of a grid": (
+        "base: {preset: grpo}\n", "designs: {d: {kind: grid, over: {clip: [none, {kind: is_cap_sg}]}}}\n", "4:54"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_runner_cannot_train_has_its_place(read: Read, name: str) -> None:
+    """That of the entry, or of the preset, which asks for it in the first of the arms."""
+    base, designs, place = REFUSED[name]
+    study = read(f"study: s\n{base}tricks: {{t: {{clip: {{kind: is_cap_sg, cap: 5.0}}}}}}\n{designs}")
+    refused = draft_plan(study, FakeRunner(missing=(("is_cap_sg", "no is_cap_sg"),))).unsupported
+    assert f"  {study.file}:{place}: no is_cap_sg (arms: " in refused
+
+
+def test_declared_resources_that_the_runner_cannot_use_have_their_place(read: Read) -> None:
+    """In the file; a study without one has none."""
+    study = read("study: s\nbase: {preset: grpo}\nresources: {gpus: 4}\ndesigns: {d: {kind: list, arms: {a: {}}}}\n")
+    assert (
+        f"  {study.file}:3:19: A run uses at most 1 GPU" in draft_plan(study, FakeRunner(gpus=(0.0, 1.0))).unsupported
+    )
+    bare = resolve_study(study.spec)
+    assert "\n  A run uses at most 1 GPU" in draft_plan(bare, FakeRunner(gpus=(0.0, 1.0))).unsupported
+
+
 def test_a_preset_in_a_list_replaces_the_objective_and_nothing_else(read: Read) -> None:
     """Arms of several presets are trained on the same model and task for as many tokens."""
     content = (
