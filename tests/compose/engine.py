@@ -240,6 +240,7 @@ class Compose:
             "PARIBUS_PORT": str(port),
         }
         self._service = PodmanService(file, ["podman", "system", "service", "--time", "0", socket], self.environment)
+        self._remove()  # what tests that were killed have left: a database that is there asks for no password
         self._over = threading.Event()
         self._checks = threading.Thread(target=self._run_checks)
         self._checks.start()
@@ -335,7 +336,11 @@ class Compose:
 
     def close(self) -> None:
         """Remove all of the project."""
-        self.docker("down", "--volumes", "--timeout", "5", check=False)
+        self._remove()
         self._over.set()
         self._checks.join()
         self._service.stop()
+
+    def _remove(self) -> None:
+        """Stop and remove all services, and their volumes."""
+        self.docker("down", "--volumes", "--timeout", "5", check=False)
