@@ -56,7 +56,7 @@ class Experts:
         return cls(chosen.cpu()[places[torch.arange(places.shape[1]) < size[:, None]]], size)
 
     def in_row(self, scatter: Tensor, width: int) -> Tensor:
-        """Return [n, layers, K] by place in the row of a forward pass; last tokens go to the first K experts.
+        """Return [n, layers, K] by place in the row of a forward pass.
 
         Args:
             scatter: [n] which of the N * width places of the sequences each token of the row has, as a packing has it.

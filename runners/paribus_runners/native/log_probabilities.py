@@ -40,6 +40,8 @@ class Scores:
 class Row:
     """Prompts and responses end to end, each prompt once, as one forward pass takes them.
 
+    A response stands there without its last token, which predicts nothing.
+
     Attributes:
         ids: [n] tokens.
         layout: how they attend to each other.
@@ -58,7 +60,7 @@ def line_up(prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sequence
 
     What an environment wrote is read, and is no target.
     """
-    layout = pack([len(p) for p in prompts], [[len(r) for r in g] for g in groups], device)
+    layout = pack([len(p) for p in prompts], [[len(r) - 1 for r in g] for g in groups], device)
     ids: list[int] = []
     before: list[int] = []
     targets: list[int] = []
@@ -70,7 +72,7 @@ def line_up(prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sequence
             own = written(response)
             before += [places[i] for i in own]
             targets += [response[i] for i in own]
-            ids += response
+            ids += response[:-1]
     tensors = [torch.tensor(x, device=device) for x in (ids, before, targets)]
     return Row(tensors[0], layout, tensors[1], tensors[2])
 
@@ -184,7 +186,7 @@ def by_prompt(
     size = len(responses) // len(prompts)
     tokens = responses.tokens()
     groups = [tokens[i : i + size] for i in range(0, len(tokens), size)]
-    costs = [len(p) + sum(map(len, g)) for p, g in zip(prompts, groups, strict=True)]
+    costs = [len(p) + sum(len(r) - 1 for r in g) for p, g in zip(prompts, groups, strict=True)]
     for part in split(range(len(prompts)), costs, BUDGET[device.type]):
         yield [prompts[i] for i in part], [groups[i] for i in part]
 

@@ -300,12 +300,13 @@ class Phases:
     def _kept(self, tokens: int) -> int:
         """Return the bytes that autograd keeps of one block.
 
-        Twice a norm's input, its quotient and what the products take; queries, keys, values and output of the
-        attention; what the output layer takes; four tensors of the MLP.
+        Twice a norm's input, unless the functions of :mod:`.elementwise` work, its quotient and what the products take;
+        queries, keys, values and output of the attention; what the output layer takes; four tensors of the MLP.
         """
         m, w = self.model, self.width
-        copies = 3 if w == FULL else 4 + 4 / 2.5  # casts of what three and two products take
-        norms = 2 * m.hidden * (FULL * 3 if w == FULL else int(2 * FULL + w * copies / 2))
+        copies = 4 + 4 / 2.5  # casts of what three and two products take
+        whole = FULL * (2 if self.device == "cpu" else 3)
+        norms = 2 * m.hidden * (whole if w == FULL else int(2 * FULL + w * copies / 2))
         rest = m.hidden * w + 4 * m.inner * w
         return tokens * (norms + rest) + self._attended(tokens) * (2 * m.queries + 2 * m.keys) * w
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -173,9 +174,14 @@ def _probabilities(block: Block, queries: Tensor, keys: Tensor, room: Tensor) ->
     scores = room[: math.prod(shape)].view(shape)
     torch.bmm(mine, seen.transpose(1, 2), out=scores)
     size = block.end - block.first
-    later = torch.ones(size, size, dtype=torch.bool).triu(1)
-    scores.view(len(scores), -1, size, block.end)[..., block.first :].masked_fill_(later, -math.inf)
+    scores.view(len(scores), -1, size, block.end)[..., block.first :].masked_fill_(_later(size), -math.inf)
     return torch.softmax(scores, -1, out=scores)
+
+
+@cache
+def _later(size: int) -> Tensor:
+    """Return [size, size] which tokens come after each of so many."""
+    return torch.ones(size, size, dtype=torch.bool).triu(1)
 
 
 def _gathered(q: Tensor, k: Tensor, v: Tensor, panels: Panels, scale: float) -> tuple[Tensor, Tensor, Tensor]:

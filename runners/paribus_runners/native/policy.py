@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from paribus.errors import RunnerError, no_folder
 from paribus.recipe.recipe import Lora
-from paribus_runners.native import attention, chat, experts, lora
+from paribus_runners.native import attention, chat, elementwise, experts, lora
 from paribus_runners.native.head import Head
 from paribus_runners.native.host_memory import HostMemory
 from paribus_runners.native.sharded_weights import ShardedWeights
@@ -109,6 +109,7 @@ class Policy:
     @classmethod
     def _of(cls, name: str, model: Any, tokenizer: Any, dtype: str, head_dtype: str) -> Policy:
         model = model.to(best_device()).eval()
+        elementwise.lean(model)
         ends = chat.ends_of(model.generation_config.eos_token_id, tokenizer)
         if not ends:
             raise RunnerError(chat.no_end(name))

@@ -277,7 +277,7 @@ def _costs(recipe: Recipe, rollouts: Rollouts, batch: Batch) -> list[int]:
     """Return the tokens that a forward pass has for each unit of a batch."""
     lengths, groups = rollouts.responses.read[batch.rows].tolist(), rollouts.scored.group[batch.rows].tolist()
     prompts, size, unit = rollouts.prompts, recipe.schedule.group_size, _unit(recipe)
-    costs = [n + len(prompts[g]) // size for n, g in zip(lengths, groups, strict=True)]
+    costs = [n - 1 + len(prompts[g]) // size for n, g in zip(lengths, groups, strict=True)]
     return [sum(costs[i : i + unit]) for i in range(0, len(costs), unit)]
 
 

@@ -23,8 +23,8 @@ from paribus_runners.native.responses import Given, Responses
 from paribus_runners.native.rollout.sampler import Ended, Finished, Requests, Turns, number
 from paribus_runners.native.support import Support, restricted, truncated
 
-EVICT = 0.25
-"""Finished responses are dropped when they make up this share of the batch."""
+EVICT = 0.05
+"""Finished responses are dropped when they make up this share of the batch; only few others move then."""
 ROWS = {"cpu": 512, "cuda": 1024}
 """Responses that all processes together sample at once, by device: bounds the memory of the cache."""
 _NONE = Responses(
@@ -103,11 +103,9 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
     head = policy.head.cast()
     drawn = _draw(head, hidden, uniforms[:, 0], requests, copies)
     ends = torch.tensor(policy.ends, device=device)
-    ids = torch.zeros(total, room, dtype=torch.long, device=device)
+    ids = torch.full((total, room), -1, device=device)
     logp = torch.zeros(total, room, device=device)
     entropy = torch.zeros(total, room, device=device)
-    length = torch.full((total,), room, device=device)
-    truncated = torch.ones(total, dtype=torch.bool, device=device)
     rows = torch.arange(total, device=device)
     alive = torch.ones(total, dtype=torch.bool, device=device)
     supports: list[tuple[Tensor, Support]] = []
@@ -116,9 +114,7 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
         ids[rows, t], logp[rows, t], entropy[rows, t] = token, drawn.logp, drawn.entropy
         if drawn.support is not None:
             supports.append((rows * room + t, drawn.support))
-        ended = alive & torch.isin(token, ends)
-        length[rows[ended]], truncated[rows[ended]] = t + 1, False
-        alive = alive & ~ended
+        alive &= torch.isin(token, ends, invert=True)
         left = int(alive.sum())
         if left == 0 or t + 1 == room:
             break
@@ -128,6 +124,10 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
         cache.advance()
         hidden = _next(policy, token, positions[rows] + t, cache, rows, recorder)
         drawn = _draw(head, hidden, uniforms[rows, t + 1], requests)
+    at_end = torch.isin(ids, ends)
+    truncated = ~at_end.any(1)
+    first = at_end.int().argmax(1)  # a response that has ended may have been read on
+    length = torch.where(truncated, room, first + 1)
     generated = torch.arange(room, device=device) < length[:, None]
     length = length.cpu()
     return Responses(

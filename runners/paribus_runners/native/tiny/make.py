@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from paribus.errors import RunnerError
-from paribus_runners.native import attention
+from paribus_runners.native import attention, elementwise
 from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.policy import PROMPT_WIDTH, Policy
 from paribus_runners.native.tiny.spec import WINDOW, Stage, TinySpec, WarmUp
@@ -112,6 +112,7 @@ def build(spec: TinySpec, task: str) -> Policy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         model = _untrained(spec, sizes)
+    elementwise.lean(model)
     setattr(model.config, PROMPT_WIDTH, module.WIDTH)
     return Policy(model, words, torch.float32, (int(words.eos_token_id),), module.WIDTH, torch.device("cpu"))
 
