@@ -13,10 +13,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from paribus_runners.native import panels
 from paribus_runners.native.attention import KeyCache, pack
+from paribus_runners.native.log_probabilities import line_up
 
 CPU = torch.device("cpu")
 SCALE = 0.3
-GROUPS = st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(1, 20), max_size=4)), min_size=1, max_size=4)
+GROUPS = st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(0, 20), max_size=4)), min_size=1, max_size=4)
 
 
 def _plain(prompts: Sequence[int], groups: Sequence[Sequence[int]], *qkv: Tensor) -> Tensor:
@@ -27,11 +28,11 @@ def _plain(prompts: Sequence[int], groups: Sequence[Sequence[int]], *qkv: Tensor
     for prompt, group in zip(prompts, groups, strict=True):
         known, place = range(start, start + prompt), start + prompt
         parts = []
-        for response in (0, *group):
+        for i, response in enumerate((0, *group)):
             at = torch.tensor([*known, *range(place, place + response)])
             mine = (x[:, :, at] for x in (q, k, v))
             out = scaled_dot_product_attention(*mine, is_causal=True, scale=SCALE, enable_gqa=grouped)
-            parts.append(out[:, :, prompt:] if response else out)
+            parts.append(out[:, :, prompt:] if i else out)
             place += response
         outputs += parts
         start = place
@@ -52,7 +53,7 @@ def _drawn(tokens: int, heads: int, key_heads: int) -> list[Tensor]:
 def test_output_and_gradients_are_those_of_one_sequence_after_the_other(
     size: int, scores: int, groups: list[tuple[int, list[int]]], heads: tuple[int, int]
 ) -> None:
-    """Prompts of all lengths, with no response, one or some; heads that share keys or do not; panels of all sizes."""
+    """Prompts of all lengths, with no response, one or some, or empty ones; heads that share keys or do not; panels of all sizes."""
     prompts, responses = [p for p, _ in groups], [r for _, r in groups]
     layout = pack(prompts, responses, CPU)
     with pytest.MonkeyPatch.context() as patch:
@@ -139,3 +140,12 @@ def test_a_cache_that_drops_sequences_keeps_the_others(lengths: list[int], copie
         mine = small.attend(0, *(x[:, :, rows] for x in (q, k, v)), 0.5)
         torch.testing.assert_close(mine[0], every[0, rows])
     assert memory == [x.untyped_storage().data_ptr() for pair in small._keys for x in pair]
+
+
+def test_the_last_token_of_a_response_is_predicted_and_not_read() -> None:
+    """A response of one token takes no place in the row; where each token is predicted is the one before it."""
+    row = line_up([[1, 2], [3]], [[[4], [5, 6, 7]], [[8, 9]]], CPU)
+    assert row.ids.tolist() == [1, 2, 5, 6, 3, 8]
+    assert row.layout.positions.tolist() == [0, 1, 2, 3, 0, 1]
+    assert row.targets.tolist() == [4, 5, 6, 7, 8, 9]
+    assert row.at.tolist() == [1, 1, 2, 3, 4, 5]
