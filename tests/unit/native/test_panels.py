@@ -53,7 +53,7 @@ def _drawn(tokens: int, heads: int, key_heads: int) -> list[Tensor]:
 def test_output_and_gradients_are_those_of_one_sequence_after_the_other(
     size: int, scores: int, groups: list[tuple[int, list[int]]], heads: tuple[int, int]
 ) -> None:
-    """Prompts of all lengths, with no response, one or some, or empty ones; heads that share keys or do not; panels of all sizes."""
+    """Prompts of all lengths, without responses or with some, also empty ones; heads that share keys; all sizes."""
     prompts, responses = [p for p, _ in groups], [r for _, r in groups]
     layout = pack(prompts, responses, CPU)
     with pytest.MonkeyPatch.context() as patch:
