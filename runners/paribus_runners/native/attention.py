@@ -261,9 +261,14 @@ def _in_small_products(q: Tensor) -> bool:
     return q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
 
 
-def _attention(
+def attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **extra: Any
 ) -> tuple[Tensor, None]:
+    """Return the attention output [1, T, heads, size] of a layer, as Transformers asks for it.
+
+    Raises:
+        RunnerError: the layer asks for what is not computed here, or hands no layout on.
+    """
     layout = extra.get("layout")
     if layout is None:
         raise RunnerError(f"{type(module).__name__} does not hand its arguments on to attention: it cannot be trained")
@@ -277,4 +282,4 @@ def _attention(
     return layout.attend(module.layer_idx, query, key, value, scale), None
 
 
-ALL_ATTENTION_FUNCTIONS.register(NAME, _attention)
+ALL_ATTENTION_FUNCTIONS.register(NAME, attention)

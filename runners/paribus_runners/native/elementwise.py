@@ -71,11 +71,16 @@ def _unit(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return x * inverse, inverse
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return what :class:`Norm` does, without a derivative."""
+    return _unit(x, eps)[0].mul_(weight)
+
+
 def _norm(module: Any, x: Tensor) -> Tensor:
     if not _is_plain(x):
         found: Tensor = type(module).forward(module, x)
     elif not torch.is_grad_enabled():  # a sampler makes so many small calls that `apply` takes its share of time
-        found = _unit(x, module.variance_epsilon)[0].mul_(module.weight)
+        found = rms_norm(x, module.weight, module.variance_epsilon)
     else:
         found = Norm.apply(x, module.weight, module.variance_epsilon)  # type: ignore[no-untyped-call]
     return found
@@ -103,17 +108,18 @@ class Rotation(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return x [1, heads, T, size] turned; cosine and sine are [1, 1, T, size]."""
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin, 1)
+        return turned(x, cos, sin)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         """Return the gradient of x."""
         cos, sin = ctx.saved_tensors
-        return _turned(g, cos, sin, -1), None, None
+        return turned(g, cos, sin, -1), None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
+def turned(x: Tensor, cos: Tensor, sin: Tensor, sign: int = 1) -> Tensor:
+    """Return what :class:`Rotation` does, or with the other sign the inverse, without a derivative."""
     out = x * cos
     (first, second), (a, b), (sine, same) = (of.chunk(2, -1) for of in (out, x, sin))
     first.addcmul_(b, sine, value=-sign)
@@ -138,7 +144,7 @@ class Rotate:
             return self.own(q, k, cos, sin, *more, **named)
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
         if not torch.is_grad_enabled():
-            return _turned(q, cos, sin, 1), _turned(k, cos, sin, 1)
+            return turned(q, cos, sin), turned(k, cos, sin)
         return Rotation.apply(q, cos, sin), Rotation.apply(k, cos, sin)  # type: ignore[no-untyped-call]
 
 

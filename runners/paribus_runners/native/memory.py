@@ -29,6 +29,9 @@ CHUNK = 2**25
 SMALL = 4096
 """As in :mod:`.head`."""
 
+DECODED = frozenset({"llama", "qwen2", "qwen3"})
+"""As in :mod:`.rollout.decoder`."""
+
 FULL = 4
 """Bytes of a float32."""
 DRAW = 24
@@ -51,6 +54,7 @@ class Architecture:
         keys: channels of all keys together; as many of the values.
         vocabulary: rows of the head.
         tied: whether the weight of the head is the embeddings.
+        decoded: whether the sampler ``torch`` copies the weights of its layers, if it can.
     """
 
     layers: int
@@ -60,6 +64,7 @@ class Architecture:
     keys: int
     vocabulary: int
     tied: bool = False
+    decoded: bool = False
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Architecture | None:
@@ -79,6 +84,7 @@ class Architecture:
             keys=groups * size,
             vocabulary=vocabulary,
             tied=config.get("tie_word_embeddings") is True,
+            decoded=config.get("model_type") in DECODED and config.get("hidden_act", "silu") == "silu",
         )
 
 
@@ -244,13 +250,20 @@ class Phases:
         )
 
     def sampling(self, prompts: int, copies: int, room: int) -> int:
-        """Return the bytes of the cache, and of its making or a draw."""
+        """Return the bytes of the cache, of its making or a draw, and of weights that are copied for the time."""
         together = min(prompts, max(1, ROWS[self.device] // copies))
         m, rows = self.model, together * copies
         token = m.layers * 2 * m.keys * self.width
         cache = rows * (self.prompt + room) * token
         draw = min(rows, self._rows()) * m.vocabulary * DRAW
-        return cache + max(together * self.prompt * token, draw) + self._autocast()
+        return cache + max(together * self.prompt * token, draw) + self._copied() + self._autocast()
+
+    def _copied(self) -> int:
+        """Return the bytes of the layers' weights that the sampler puts side by side: on a CPU, in float32."""
+        m = self.model
+        if not m.decoded or self.device != "cpu" or self.width < FULL or self.held.beside:
+            return 0
+        return m.layers * m.hidden * (2 * m.queries + 2 * m.keys + 3 * m.inner) * FULL
 
     def scoring(self, tokens: int) -> int:
         """Return the bytes of a pass over so many tokens that keeps nothing."""

@@ -23,6 +23,7 @@ from paribus.recipe.recipe import Model, Recipe
 from paribus_runners.native import head, log_probabilities, memory
 from paribus_runners.native.memory import Architecture, Held, Phases
 from paribus_runners.native.model_files import ModelFiles
+from paribus_runners.native.rollout import decoder
 from paribus_runners.native.rollout import torch as sampler
 
 QWEN_7B = {
@@ -49,6 +50,7 @@ def test_the_limits_are_those_of_the_code_that_trains():
     """Rows of a round, tokens of a pass, and logits at one time are written twice, as a plan needs no torch."""
     assert memory.ROWS == sampler.ROWS
     assert memory.BUDGET == log_probabilities.BUDGET
+    assert memory.DECODED == decoder.KINDS
     assert (memory.CHUNK, memory.SMALL) == (head.CHUNK, head.SMALL)
 
 

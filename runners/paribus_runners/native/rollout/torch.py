@@ -20,6 +20,7 @@ from paribus_runners.native.experts import Choice, Recorder
 from paribus_runners.native.head import Head
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Given, Responses
+from paribus_runners.native.rollout.decoder import Decoder
 from paribus_runners.native.rollout.sampler import Ended, Finished, Requests, Turns, number
 from paribus_runners.native.support import Support, restricted, truncated
 
@@ -99,7 +100,7 @@ def _numbers(requests: Requests) -> Iterator[Tensor]:
 @torch.no_grad()
 def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, uniforms: Tensor) -> Responses:
     device, (total, room), copies = policy.device, uniforms.shape, requests.copies
-    hidden, cache, positions, recorder = _prefill(policy, prompts, requests, room)
+    hidden, reader = _prefill(policy, prompts, requests, room)
     head = policy.head.cast()
     drawn = _draw(head, hidden, uniforms[:, 0], requests, copies)
     ends = torch.tensor(policy.ends, device=device)
@@ -119,10 +120,9 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
         if left == 0 or t + 1 == room:
             break
         if left <= (1 - EVICT) * len(rows):
-            order = cache.keep(alive.nonzero().squeeze(1))
+            order = reader.cache.keep(alive.nonzero().squeeze(1))
             rows, alive, token = rows[order], alive[order], token[order]
-        cache.advance()
-        hidden = _next(policy, token, positions[rows] + t, cache, rows, recorder)
+        hidden = reader.read(token, rows, t)
         drawn = _draw(head, hidden, uniforms[rows, t + 1], requests)
     at_end = torch.isin(ids, ends)
     truncated = ~at_end.any(1)
@@ -137,7 +137,7 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
         length=length,
         truncated=truncated.cpu(),
         support=_in_order(supports, generated.flatten()) if supports else None,
-        experts=None if recorder is None else recorder.experts(length),
+        experts=None if reader.recorder is None else reader.recorder.experts(length),
     )
 
 
@@ -202,7 +202,7 @@ def _sample_turns(
     """
     turns, copies, room = requests.turns, requests.copies, uniforms.shape[1]
     assert turns is not None
-    hidden, cache, positions, recorder = _prefill(policy, prompts, requests, room + turns.most * turns.room)
+    hidden, reader = _prefill(policy, prompts, requests, room + turns.most * turns.room)
     every = [_Row(begin + i // copies) for i in range(len(uniforms))]
     rows, read = list(range(len(every))), 0
     supports: list[tuple[Tensor, Support]] = []
@@ -222,14 +222,15 @@ def _sample_turns(
             row.read(*answer)
         left = [i for i in rows if not every[i].over]
         if not left:
-            return _of_rows(every, _in_order(supports) if supports else None, recorder)
+            return _of_rows(every, _in_order(supports) if supports else None, reader.recorder)
         if len(left) <= (1 - EVICT) * len(rows):
-            order = cache.keep(torch.tensor([k for k, i in enumerate(rows) if not every[i].over], device=policy.device))
+            order = reader.cache.keep(
+                torch.tensor([k for k, i in enumerate(rows) if not every[i].over], device=policy.device)
+            )
             rows = [rows[k] for k in order.tolist()]
-        cache.advance()
         among = torch.tensor(rows, device=policy.device)
         token = torch.tensor([every[i].whole[-1] for i in rows], device=policy.device)
-        hidden = _next(policy, token, positions[among] + read, cache, among, recorder)
+        hidden = reader.read(token, among, read)
         place = torch.tensor([min(len(every[i].ids), room - 1) for i in rows], device=policy.device)
         drawn = _draw(head, hidden, uniforms[among, place], requests)
         read += 1
@@ -281,10 +282,39 @@ def _in_order(parts: Sequence[tuple[Tensor, Support]], generated: Tensor | None 
     return every.select(order).to(torch.device("cpu"))
 
 
-def _prefill(
-    policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, room: int
-) -> tuple[Tensor, KeyCache, Tensor, Recorder | None]:
-    """Return the last hidden states [P, H], cache, prompt lengths [P * copies], and what records experts, if asked."""
+@dataclass(frozen=True)
+class _Reader:
+    """Reads responses token by token.
+
+    Attributes:
+        policy: what reads them; ``decoder``: how, if not by its own modules.
+        cache: keys and values of those that are left.
+        prompt: [N] tokens before each response.
+        recorder: records experts, if asked.
+    """
+
+    policy: Policy
+    decoder: Decoder | None
+    cache: KeyCache
+    prompt: Tensor
+    recorder: Recorder | None
+
+    def read(self, token: Tensor, rows: Tensor, before: int) -> Tensor:
+        """Return the hidden states [n, H] behind one more token [n] of each of the responses ``rows``."""
+        self.cache.advance()
+        positions = self.prompt[rows] + before
+        if self.decoder is not None:
+            return self.decoder.hidden(token, positions, self.cache)
+        if self.recorder is None:
+            return self.policy.hidden(token, positions, self.cache)
+        self.cache.choice = Choice()
+        hidden = self.policy.hidden(token, positions, self.cache)
+        self.recorder.read(rows, self.cache.choice.own)
+        return hidden
+
+
+def _prefill(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, room: int) -> tuple[Tensor, _Reader]:
+    """Return the last hidden states [P, H] of some prompts, and what reads the responses."""
     device, copies = policy.device, requests.copies
     lengths = [len(p) for p in prompts]
     choice = Choice() if requests.with_experts else None
@@ -293,20 +323,9 @@ def _prefill(
     last = torch.tensor(lengths, device=device).cumsum(0) - 1
     hidden = policy.hidden(ids, layout.positions, layout, at=last)
     cache = KeyCache(layout, lengths, copies, room)
-    positions = torch.tensor(lengths, device=device).repeat_interleave(copies)
-    return hidden, cache, positions, None if choice is None else Recorder(lengths, copies, choice.own)
-
-
-def _next(
-    policy: Policy, token: Tensor, positions: Tensor, cache: KeyCache, rows: Tensor, recorder: Recorder | None
-) -> Tensor:
-    """Return the hidden states [n, H] behind one more token [n] of each of the responses ``rows``."""
-    if recorder is None:
-        return policy.hidden(token, positions, cache)
-    cache.choice = Choice()
-    hidden = policy.hidden(token, positions, cache)
-    recorder.read(rows, cache.choice.own)
-    return hidden
+    prompt = torch.tensor(lengths, device=device).repeat_interleave(copies)
+    recorder = None if choice is None else Recorder(lengths, copies, choice.own)
+    return hidden, _Reader(policy, Decoder.of(policy), cache, prompt, recorder)
 
 
 class Drawn(NamedTuple):
