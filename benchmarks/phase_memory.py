@@ -136,7 +136,8 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
     uniforms = torch.rand(case.prompts * case.copies, case.room, dtype=torch.float64)
 
     def rollout(room: int = case.room) -> Any:
-        return _sample(policy, prompts, Requests(prompts, case.copies, room, 1.0, ("memory",)), uniforms[:, :room])
+        requests = Requests(prompts, case.copies, room, 1.0, ("memory",))
+        return _sample(policy, prompts, requests, uniforms[:, :room], lambda: None)
 
     def update(responses: Any) -> None:
         optimizer.zero()

@@ -261,7 +261,7 @@ class Phases:
     def _copied(self) -> int:
         """Return the bytes of the layers' weights that the sampler puts side by side: on a CPU, in float32."""
         m = self.model
-        if not m.decoded or self.device != "cpu" or self.width < FULL or self.held.beside:
+        if not m.decoded or not self._in_panels or self.held.beside or self.held.shared(self.recipe):
             return 0
         return m.layers * m.hidden * (2 * m.queries + 2 * m.keys + 3 * m.inner) * FULL
 
@@ -314,28 +314,41 @@ class Phases:
         """Return the bytes that autograd keeps of one block.
 
         Twice a norm's input, unless the functions of :mod:`.elementwise` work, its quotient and what the products take;
-        queries, keys, values and output of the attention; what the output layer takes; four tensors of the MLP.
+        queries, keys, values and output of the attention; what the output layer takes, unless attention works in panels
+        and leaves it as it is; four tensors of the MLP.
         """
         m, w = self.model, self.width
         copies = 4 + 4 / 2.5  # casts of what three and two products take
-        whole = FULL * (2 if self.device == "cpu" else 3)
+        whole = FULL * (2 if self._in_panels else 3)
         norms = 2 * m.hidden * (whole if w == FULL else int(2 * FULL + w * copies / 2))
-        rest = m.hidden * w + 4 * m.inner * w
+        rest = 4 * m.inner * w + (0 if self._in_panels else m.hidden * w)
         return tokens * (norms + rest) + self._attended(tokens) * (2 * m.queries + 2 * m.keys) * w
 
     def _attended(self, tokens: int) -> int:
         """Return for how many tokens attention keeps tensors: by sequence unless it works in panels."""
-        if self.device == "cpu" and self.width == FULL:
+        if self._in_panels:
             return tokens
-        schedule = self.recipe.schedule
-        group = self.prompt + schedule.group_size * schedule.max_new_tokens
-        return tokens * schedule.group_size * (self.prompt + schedule.max_new_tokens) // group
+        return tokens * self.recipe.schedule.group_size * self._longest // self._group
+
+    @property
+    def _in_panels(self) -> bool:
+        return self.device == "cpu" and self.width == FULL
+
+    @property
+    def _longest(self) -> int:
+        """Tokens that are read of a prompt and one response: all but the last."""
+        return self.prompt + self.recipe.schedule.max_new_tokens - 1
+
+    @property
+    def _group(self) -> int:
+        """Tokens that are read of a prompt and all responses to it."""
+        return self.prompt + self.recipe.schedule.group_size * (self._longest - self.prompt)
 
     def _pieces(self, tokens: int, *, kept: int) -> int:
         """Return the bytes of the logits of response tokens at one time."""
         schedule = self.recipe.schedule
         responses = schedule.group_size * schedule.max_new_tokens
-        rows = tokens * responses // (self.prompt + responses)
+        rows = tokens * responses // self._group
         if self.model.vocabulary <= SMALL and rows <= self._rows():
             return kept * rows * self.model.vocabulary * FULL
         if self._kernels:
@@ -354,9 +367,7 @@ class Phases:
 
     def _tokens(self, groups: int) -> int:
         """Return the tokens of the largest pass over so many groups."""
-        schedule = self.recipe.schedule
-        group = self.prompt + schedule.group_size * schedule.max_new_tokens
-        return min(groups * group, max(self._most(), self.prompt + schedule.max_new_tokens))
+        return min(groups * self._group, max(self._most(), self._longest))
 
     def _most(self) -> int:
         return BUDGET[self.device]

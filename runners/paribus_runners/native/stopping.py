@@ -26,7 +26,8 @@ class Stopped(SystemExit):
 class StopCheck:
     """Raises :class:`Stopped` before a forward pass of any of the networks, once the run was asked to stop.
 
-    Sampling makes a pass for each token, so that generation is left within a token, too.
+    Sampling makes a pass for each token, so that generation is left within a token, too: a sampler that makes passes of
+    its own calls :meth:`pass_made`.
 
     Args:
         asked: returns True once the run must stop.

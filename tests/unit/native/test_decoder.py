@@ -46,7 +46,7 @@ def policy_of(kind, sizes, dtype=torch.float32):
         for name, weight in model.named_parameters():
             torch.nn.init.uniform_(weight, 0.5, 2) if "norm" in name else torch.nn.init.normal_(weight, std=0.3)
     elementwise.lean(model)
-    return SimpleNamespace(model=model, dtype=dtype, device=torch.device("cpu"))
+    return SimpleNamespace(model=model, dtype=dtype, device=torch.device("cpu"), shared=None)
 
 
 def by_transformers(policy):
@@ -103,11 +103,12 @@ def test_other_models_are_left_to_transformers(name):
 
 
 def test_other_types_and_adapters_are_left_to_transformers():
-    """In bfloat16, with weights in it, and with adapters."""
+    """In bfloat16, with weights in it, with adapters, and where processes share the weights."""
     policy = policy_of("qwen2", {})
     assert Decoder.of(policy) is not None
     assert Decoder.of(SimpleNamespace(**vars(policy) | {"dtype": torch.bfloat16})) is None
     assert Decoder.of(SimpleNamespace(**vars(policy) | {"model": copy.deepcopy(policy.model).bfloat16()})) is None
+    assert Decoder.of(SimpleNamespace(**vars(policy) | {"shared": object()})) is None
     lora.add(policy.model, Lora(rank=2), 0)
     assert Decoder.of(policy) is None
 

@@ -214,6 +214,27 @@ def test_a_gradient_of_the_vocabulary_is_made_where_the_code_makes_one():
     assert update(24) == max(4 * words, update(24, trained=10**6))
 
 
+def test_the_sampler_copies_the_layers_where_it_reads_by_its_own_pass():
+    """On CPU cores in float32, of kinds that it knows; not beside adapters, nor where processes share the weights."""
+    layers = 28 * 3584 * (2 * 3584 + 2 * 512 + 3 * 18944) * 4
+
+    def rollout(kind, device="cpu", trained=NUMBERS_7B, processes=1, **recipe):
+        model = Architecture.of({**QWEN_7B, "model_type": kind})
+        held = Held(weights=NUMBERS_7B, trained=trained, processes=processes)
+        recipe = Recipe(schedule=BATCH, **recipe)
+        return Phases(model=model, held=held, recipe=recipe, prompt=256, device=device).peaks(Evaluate()).rollout
+
+    def copied(**more):
+        return rollout("qwen2", **more) - rollout("another", **more)
+
+    assert copied() == layers
+    assert copied(device="cuda") == 0
+    assert copied(model=Model(dtype="bfloat16")) == 0
+    assert copied(trained=10**6) == 0
+    assert copied(processes=2) == layers
+    assert copied(processes=2, compute=Compute(sharding="weights")) == 0
+
+
 def test_other_architectures_get_no_number():
     """A mixture of experts, and a configuration without a size."""
     assert Architecture.of({**QWEN_7B, "num_experts": 8}) is None

@@ -103,10 +103,13 @@ class Decoder:
     def of(cls, policy: Policy) -> Decoder | None:
         """Return the decoder of a policy; ``None`` if Transformers has to compute it.
 
-        That is so for other kinds of models, on other devices, in other types than float32, and with adapters.
+        That is so for other kinds of models, on other devices, in other types than float32, with adapters, and where
+        processes share the weights: these want memory more than time.
         """
         config = policy.model.config
         if config.model_type not in KINDS or config.hidden_act != "silu" or policy.dtype != torch.float32:
+            return None
+        if policy.shared is not None:
             return None
         weights = policy.model.base_model.parameters()
         plain = policy.device.type == "cpu" and all(w.dtype == torch.float32 for w in weights)

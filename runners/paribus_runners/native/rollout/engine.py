@@ -26,7 +26,7 @@ def sampler_of(
         policy: what is sampled from.
         task: whose problems the proof samples.
         seed: seed of the run.
-        check: called between the tokens of a sampler that makes no forward passes of ours; may raise.
+        check: called between the tokens of a sampler that does not call our modules; may raise.
         world: the processes of the run, each of which has a sampler.
 
     Raises:
@@ -34,7 +34,7 @@ def sampler_of(
         RunnerError: it cannot run the model.
     """
     if recipe.rollout.engine == "torch" or not world.samples:  # it takes no memory where it is not called
-        return TorchSampler(policy)
+        return TorchSampler(policy, check)
     from paribus_runners.native.rollout.vllm import VllmSampler, dtype_of  # of an environment of its own
 
     schedule = recipe.schedule

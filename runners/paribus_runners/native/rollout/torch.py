@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -43,9 +43,11 @@ class TorchSampler:
 
     Attributes:
         policy: the modules.
+        check: called before each pass that is not one of the modules; may raise.
     """
 
     policy: Policy
+    check: Callable[[], None] = lambda: None
 
     @property
     def all_at_once(self) -> bool:
@@ -72,9 +74,9 @@ class TorchSampler:
             table = torch.stack([next(numbers) for _ in range(len(prompts) * requests.copies)]).to(self.policy.device)
             with self.policy.weights_cast_once():
                 if requests.turns is None:
-                    responses = _sample(self.policy, prompts, requests, table)
+                    responses = _sample(self.policy, prompts, requests, table, self.check)
                 else:
-                    responses = _sample_turns(self.policy, requests, begin, prompts, table)
+                    responses = _sample_turns(self.policy, requests, begin, prompts, table, self.check)
             yield Finished(range(begin, end), responses)
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, float]:
@@ -98,9 +100,15 @@ def _numbers(requests: Requests) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, uniforms: Tensor) -> Responses:
+def _sample(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    requests: Requests,
+    uniforms: Tensor,
+    check: Callable[[], None],
+) -> Responses:
     device, (total, room), copies = policy.device, uniforms.shape, requests.copies
-    hidden, reader = _prefill(policy, prompts, requests, room)
+    hidden, reader = _prefill(policy, prompts, requests, room, check)
     head = policy.head.cast()
     drawn = _draw(head, hidden, uniforms[:, 0], requests, copies)
     ends = torch.tensor(policy.ends, device=device)
@@ -193,7 +201,12 @@ class _Row:
 
 @torch.no_grad()
 def _sample_turns(
-    policy: Policy, requests: Requests, begin: int, prompts: Sequence[Sequence[int]], uniforms: Tensor
+    policy: Policy,
+    requests: Requests,
+    begin: int,
+    prompts: Sequence[Sequence[int]],
+    uniforms: Tensor,
+    check: Callable[[], None],
 ) -> Responses:
     """Return responses whose turns are answered; all rows read one token in each pass, written or given.
 
@@ -202,7 +215,7 @@ def _sample_turns(
     """
     turns, copies, room = requests.turns, requests.copies, uniforms.shape[1]
     assert turns is not None
-    hidden, reader = _prefill(policy, prompts, requests, room + turns.most * turns.room)
+    hidden, reader = _prefill(policy, prompts, requests, room + turns.most * turns.room, check)
     every = [_Row(begin + i // copies) for i in range(len(uniforms))]
     rows, read = list(range(len(every))), 0
     supports: list[tuple[Tensor, Support]] = []
@@ -291,6 +304,7 @@ class _Reader:
         cache: keys and values of those that are left.
         prompt: [N] tokens before each response.
         recorder: records experts, if asked.
+        check: called before each pass of the decoder.
     """
 
     policy: Policy
@@ -298,12 +312,14 @@ class _Reader:
     cache: KeyCache
     prompt: Tensor
     recorder: Recorder | None
+    check: Callable[[], None]
 
     def read(self, token: Tensor, rows: Tensor, before: int) -> Tensor:
         """Return the hidden states [n, H] behind one more token [n] of each of the responses ``rows``."""
         self.cache.advance()
         positions = self.prompt[rows] + before
         if self.decoder is not None:
+            self.check()
             return self.decoder.hidden(token, positions, self.cache)
         if self.recorder is None:
             return self.policy.hidden(token, positions, self.cache)
@@ -313,7 +329,9 @@ class _Reader:
         return hidden
 
 
-def _prefill(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, room: int) -> tuple[Tensor, _Reader]:
+def _prefill(
+    policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, room: int, check: Callable[[], None]
+) -> tuple[Tensor, _Reader]:
     """Return the last hidden states [P, H] of some prompts, and what reads the responses."""
     device, copies = policy.device, requests.copies
     lengths = [len(p) for p in prompts]
@@ -325,7 +343,7 @@ def _prefill(policy: Policy, prompts: Sequence[Sequence[int]], requests: Request
     cache = KeyCache(layout, lengths, copies, room)
     prompt = torch.tensor(lengths, device=device).repeat_interleave(copies)
     recorder = None if choice is None else Recorder(lengths, copies, choice.own)
-    return hidden, _Reader(policy, Decoder.of(policy), cache, prompt, recorder)
+    return hidden, _Reader(policy, Decoder.of(policy), cache, prompt, recorder, check)
 
 
 class Drawn(NamedTuple):
