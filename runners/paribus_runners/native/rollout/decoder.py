@@ -1,8 +1,8 @@
 """One more token of each sequence, on a CPU, by models that are built as Llama is.
 
-Such a pass has so few tokens that each call counts: Transformers makes about 270 for two layers, the code here a third
-of them. Weights with the same input lie side by side in one matrix, transposed, as products read it fastest: a copy of
-the layers for the time in which responses are sampled.
+Such a pass has so few tokens that each operation counts, and what Transformers does around the layers. Weights with the
+same input lie side by side in one matrix, transposed, as products read it fastest: a copy of the layers for the time in
+which responses are sampled.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from paribus_runners.native.rollout.sampler import Ended, Finished, Requests, Tu
 from paribus_runners.native.support import Support, restricted, truncated
 
 EVICT = 0.05
-"""Finished responses are dropped when they make up this share of the batch; only few others move then."""
+"""Finished responses are dropped when they make up this share of the batch: at most as many others move then."""
 ROWS = {"cpu": 512, "cuda": 1024}
 """Responses that all processes together sample at once, by device: bounds the memory of the cache."""
 _NONE = Responses(
