@@ -58,14 +58,12 @@ class RayCluster:
     def __init__(self) -> None:
         token = secrets.token_hex(32)
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
-        # a process that leaves its group and session would otherwise outlive the actor that holds its GPU
-        switches = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
         folder = Path(tempfile.mkdtemp(prefix="paribus-ray-"))
         file, log = folder / "address", folder / "log"
         with log.open("w") as output:
             self._process = subprocess.Popen(
                 [sys.executable, RAY, file],
-                env={**os.environ, **self.environment, **switches},
+                env={**os.environ, **self.environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,

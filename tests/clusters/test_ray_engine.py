@@ -14,6 +14,7 @@ import pytest
 
 from paribus.contract import Resources
 from paribus.engines.base import EngineSettings, JobState
+from paribus.engines.process import proc_stat
 from paribus.engines.ray.engine import RayEngine
 from paribus.errors import EngineError, TooLarge
 from paribus.testing.engine_suite import EngineTestCase, ended, gone, job, started, until
@@ -164,17 +165,25 @@ def test_half_a_gpu_each(make, tmp_path):
     assert engine.about(Resources()) == "Ray: 0.1 CPU, 0.5 GPU per run, up to 8 at a time"
 
 
-def test_kill_9_of_the_actor_leaves_no_process_and_is_told(make, tmp_path, free):
-    """The job dies with its keeper, its GPU is free again, and the end has a reason."""
+def parent(pid, generations):
+    """Return the process that many generations above."""
+    for _ in range(generations):
+        pid = int(proc_stat(pid)[1])
+    return pid
+
+
+@pytest.mark.parametrize("above", [1, 2], ids=["the program", "the actor"])
+def test_kill_9_of_a_jobs_process_or_actor_leaves_no_process(make, tmp_path, free, above):
+    """What has left its session and its environment ends, too, and the GPU is free again."""
     engine = make(gpus=1)
-    engine.submit(job("deaf", tmp_path / "pid"), "deaf")
-    pid = started(engine, "deaf", tmp_path / "pid")
-    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(keeper, signal.SIGKILL)
-    status = ended(engine, "deaf")
-    assert status.exit_code is None
-    assert status.reason
-    until(lambda: gone(pid))
+    engine.submit(job("hide", tmp_path / "pid", tmp_path / "hidden"), "hide")
+    pid = started(engine, "hide", tmp_path / "pid")
+    hidden = int((tmp_path / "hidden").read_text())
+    os.kill(pid if above == 1 else parent(pid, 2), signal.SIGKILL)
+    status = ended(engine, "hide")
+    assert status.exit_code == (-9 if above == 1 else None)
+    assert status.reason or above == 1
+    until(lambda: gone(pid) and gone(hidden))
     until(lambda: free() == 4)
 
 
@@ -228,18 +237,18 @@ def test_a_ray_program_may_be_larger_than_a_node(make):
         engine.need(Resources(gpus=5))
 
 
-def test_kill_9_of_a_ray_jobs_driver_leaves_no_process_and_is_told(make, tmp_path):
-    """The program dies with the entrypoint that keeps it, and the end has a reason."""
+@pytest.mark.parametrize("above", [2, 3], ids=["the entrypoint", "Ray's actor"])
+def test_kill_9_above_a_ray_job_leaves_no_process_and_is_told(make, tmp_path, above):
+    """The program dies with the entrypoint that keeps it, or with Ray's own process, and the end has a reason."""
     engine = make(launch="job")
-    engine.submit(job("fork", tmp_path / "pid", tmp_path / "grandchild"), "fork")
-    pid = started(engine, "fork", tmp_path / "pid")
-    until(lambda: (tmp_path / "grandchild").exists() and (tmp_path / "grandchild").read_text() != "")
-    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(keeper, signal.SIGKILL)
-    status = ended(engine, "fork")
+    engine.submit(job("hide", tmp_path / "pid", tmp_path / "hidden"), "hide")
+    pid = started(engine, "hide", tmp_path / "pid")
+    hidden = int((tmp_path / "hidden").read_text())
+    os.kill(parent(pid, above), signal.SIGKILL)
+    status = ended(engine, "hide")
     assert status.exit_code is None
     assert status.reason
-    until(lambda: gone(pid) and gone(int((tmp_path / "grandchild").read_text())))
+    until(lambda: gone(pid) and gone(hidden))
     assert not list((tmp_path / "engine" / "ray").glob("*.order")), "the environment does not stay on the disk"
 
 

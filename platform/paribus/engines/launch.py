@@ -4,6 +4,10 @@
     A job that ends with the process that started it (PARENT). GROUP is the folder of its control group; if it's
     empty, the job stays in its parent's.
 
+``kept PARENT MODULE ARGUMENTS``
+    The same on a machine of Ray, below a :mod:`~paribus.engines.keeper` that leads the job's group: Ray ends no process
+    that has moved to a session of its own.
+
 ``remote FILE MODULE ARGUMENTS``
     A job on a machine that a cluster chose. It leaves its exit status in FILE, because a cluster forgets its jobs
     soon after they end.
@@ -24,7 +28,8 @@ from pathlib import Path
 from paribus.atomic import write_whole
 from paribus.engines.base import call_main
 from paribus.engines.cgroup import join
-from paribus.engines.process import die_with_parent, lead_group, restore_sigchld, signal_group
+from paribus.engines.keeper import end_like, keep
+from paribus.engines.process import Identity, die_with_parent, end_tree, lead_group, restore_sigchld, signal_group
 
 _NO_PROGRAM = 127
 _HIGHEST = 255
@@ -66,18 +71,18 @@ class Order:
     note: str
 
 
-def run_order(order: Order, environment: Mapping[str, str], started: Callable[[int], None]) -> None:
-    """Run an order's process to its end and write its exit status to the order's note.
+def run_order(order: Order, environment: Mapping[str, str], started: Callable[[Identity | None], None]) -> None:
+    """Run an order's process to its end, kill all that it leaves, and write its exit status to the order's note.
 
-    Call this in a thread that outlives the process: the kernel kills a process when the *thread* that started it ends.
+    Call this in a thread that outlives the process: the kernel ends a process when the *thread* that started it ends.
 
     Args:
         order: what to start.
         environment: what the node adds to the order's environment.
-        started: receives the process id, which is also the id of its group; 0 if the process could not be started.
+        started: receives the process for :func:`signal_order`; ``None`` if it could not be started.
     """
     restore_sigchld()
-    launch = ("paribus.engines.launch", "local", str(os.getpid()), "", order.module)
+    launch = ("paribus.engines.launch", "kept", str(os.getpid()), order.module)
     with Path(order.log).open("ab") as file:
         try:
             process = subprocess.Popen(
@@ -92,17 +97,28 @@ def run_order(order: Order, environment: Mapping[str, str], started: Callable[[i
         except OSError as error:
             file.write(f"{error}\n".encode())
             code = _NO_PROGRAM
-            started(0)
+            started(None)
         else:
-            started(process.pid)
+            started(Identity.of(process.pid))
             code = process.wait()
-            signal_group(process.pid, signal.SIGKILL)
     write_number(Path(order.note), code)
+
+
+def signal_order(process: Identity, number: int) -> None:
+    """Send a signal to the process group of an order; SIGKILL goes to all processes below it, of any session."""
+    if number == signal.SIGKILL:
+        end_tree(process)
+    elif process.alive():
+        signal_group(process.pid, number)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a module's ``main`` and return its exit status."""
     kind, *rest = arguments
+    if kind == "kept":
+        parent, *rest = rest
+        job = (sys.executable, "-m", "paribus.engines.launch", "local", str(os.getpid()), "", *rest)
+        end_like(keep(int(parent), job, leads=True))
     if kind == "local":
         parent, group, module, *rest = rest
         die_with_parent(int(parent))

@@ -33,7 +33,6 @@ TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - a name
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1",
 }
 _OBJECTS = 100_000_000  # bytes; runs exchange files, and nothing through Ray's store of objects
 _VITAL = {"raylet", "gcs_server"}

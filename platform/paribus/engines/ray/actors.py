@@ -1,8 +1,8 @@
 """Ray jobs that are processes of one node: each is run by a detached named actor in its own placement group.
 
 Ray believes an actor that reports its work as done, and gives a GPU away while a process that the actor started may
-still hold it. So a job's process dies with its actor, the actor frees its placement group only after the process has
-ended, and the exit status is in a file.
+still hold it. So a job's process and all that it has started end with its actor, the actor frees its placement group
+only after they have, and the exit status is in a file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.engines.base import ON_NODE, JobState
-from paribus.engines.launch import Order, run_order
-from paribus.engines.process import signal_group
+from paribus.engines.launch import Order, run_order, signal_order
+from paribus.engines.process import Identity
 
 NAMESPACE = "paribus"
 
@@ -44,8 +44,8 @@ class JobActor:
         from ray.util import get_current_placement_group
 
         self._group: Any = get_current_placement_group()
-        self._pid, self._note = 0, order.note
-        self._ended = False
+        self._process: Identity | None = None
+        self._note, self._ended = order.note, False
         self._trouble: Exception | None = None
         self._started = threading.Event()
         threading.Thread(target=self._run, args=(order,), daemon=True).start()
@@ -66,9 +66,9 @@ class JobActor:
             raise self._trouble
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the job's process group."""
-        if self._pid and not self._ended:
-            signal_group(self._pid, number)
+        """Send a signal to the job's process group, or kill all of its processes."""
+        if self._process is not None and not self._ended:
+            await asyncio.to_thread(signal_order, self._process, number)
 
     def _run(self, order: Order) -> None:
         own = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
@@ -82,8 +82,8 @@ class JobActor:
             self._started.set()
             self._free()
 
-    def _has_started(self, pid: int) -> None:
-        self._pid = pid
+    def _has_started(self, process: Identity | None) -> None:
+        self._process = process
         self._started.set()
 
     def _free(self) -> None:

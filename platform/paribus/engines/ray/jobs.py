@@ -22,8 +22,8 @@ from typing import Any
 
 from paribus.engines.base import JobState
 from paribus.engines.controller import Away
-from paribus.engines.launch import Order, run_order, write_number
-from paribus.engines.process import signal_group
+from paribus.engines.launch import Order, run_order, signal_order, write_number
+from paribus.engines.process import Identity
 from paribus.errors import EngineError
 
 _LOOK_S = 0.3
@@ -75,8 +75,8 @@ class Jobs:
         return ""
 
     def _submit(self, job: str, cpus: float) -> str:
-        # Ray passes the entrypoint to a shell
-        entrypoint = shlex.join([sys.executable, "-m", "paribus.engines.ray.jobs", str(self._order(job))])
+        command = shlex.join([sys.executable, "-m", "paribus.engines.ray.jobs", str(self._order(job))])
+        entrypoint = f"exec {command}"  # Ray's shell would be one more process whose end leaves the others
         self._looked = float("-inf")
         try:
             self._client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=cpus)
@@ -189,25 +189,26 @@ def main(arguments: Sequence[str]) -> int:
         write_number(Path(order.note), -signal.SIGTERM)
         return 0
     joins = {k: v for k, v in os.environ.items() if k.startswith("RAY_")}
-    run_order(order, {**joins, "CUDA_VISIBLE_DEVICES": ""}, lambda pid: _forward_signals(_signal_file(file), pid))
+    own = {**joins, "CUDA_VISIBLE_DEVICES": ""}
+    run_order(order, own, lambda process: _forward_signals(_signal_file(file), process))
     return 0
 
 
-def _forward_signals(file: Path, pid: int) -> None:
+def _forward_signals(file: Path, process: Identity | None) -> None:
     """Pass on each signal that is written into the file, once, from now on."""
 
-    def forward() -> None:
+    def forward(process: Identity) -> None:
         last = ""
         while True:
             with suppress(OSError):
                 number = file.read_text()
                 if number != last:
                     last = number
-                    signal_group(pid, int(number))
+                    signal_order(process, int(number))
             time.sleep(_TICK_S)
 
-    if pid:
-        threading.Thread(target=forward, daemon=True).start()
+    if process is not None:
+        threading.Thread(target=forward, args=(process,), daemon=True).start()
 
 
 if __name__ == "__main__":
