@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 
 def tiny_model(
-    symbols: Sequence[str], *, intermediate: int, positions: int, width: int = 128, layers: int = 2
+    symbols: Sequence[str], *, intermediate: int, positions: int, width: int = 128, layers: int = 2, words: int = 0
 ) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
     """Return a Qwen2 of random weights (seed 0), with four heads, and its tokenizer.
 
@@ -24,6 +24,7 @@ def tiny_model(
         positions: most tokens of a text.
         width: channels of a token between the blocks.
         layers: how many blocks.
+        words: rows of the head at least; those without a symbol are written as nothing.
     """
     known = ["<pad>", "<eos>", *symbols]
     tokenizer = Tokenizer(models.WordLevel({s: i for i, s in enumerate(known)}, unk_token="<pad>"))
@@ -34,7 +35,7 @@ def tiny_model(
     )
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=len(known), hidden_size=width, intermediate_size=intermediate, num_hidden_layers=layers,
+        vocab_size=max(words, len(known)), hidden_size=width, intermediate_size=intermediate, num_hidden_layers=layers,
         num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=positions, tie_word_embeddings=True,
         pad_token_id=0, eos_token_id=1, bos_token_id=None,
     )  # fmt: skip

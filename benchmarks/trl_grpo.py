@@ -18,6 +18,7 @@ folder = Path(sys.argv[1])
 setting = json.loads((folder / "setting.json").read_text())
 torch.set_num_threads(1)
 cpu = setting["device"] == "cpu"
+libraries = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 problems = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
 tokenizer = AutoTokenizer.from_pretrained(folder / "model")
 model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
@@ -77,6 +78,7 @@ trainer = GRPOTrainer(
 )
 trainer.train()
 (start, before), (end, after) = marks[0], marks[-1]
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if cpu else torch.cuda.max_memory_allocated()
+resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - libraries
+peak = resident if cpu else torch.cuda.max_memory_allocated()
 found = {"tokens": after - before, "seconds": end - start, "rollouts": len(marks) - 1, "total": generated, "peak": peak}
 print(json.dumps(found))

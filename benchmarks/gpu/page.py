@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu import cases
+from gpu.published import FIGURES
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -183,7 +184,36 @@ def page(folder: Path = RESULTS) -> str:
             names = [*script.rows, *(each for each in there if each not in script.rows)]
             empty = {"status": ABSENT, "why": ""}
             lines += [*table(name, [there.get(each, {"name": each, **empty}) for each in names], every=True), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_published(found)])
+
+
+PUBLISHED = (
+    "Of other trainers, on other models and other machines: an order of magnitude, and no comparison. prime-rl and the "
+    "first two of verl state what training takes, without sampling. MFU is as the source counts it: of what the "
+    "device's maker states, and with attention. *Our row* is the update above that is closest."
+)
+
+
+def _published(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of the section on published figures."""
+    updates = {row["name"]: row for record in found if record["script"] == "update" for row in record["rows"]}
+    lines = ["## Beside published figures", "", textwrap.fill(PUBLISHED, 100, break_on_hyphens=False), ""]
+    lines += [
+        "| source | what | devices | tokens/s | MFU | peak, GiB | our row | our tokens/s | our MFU |",
+        "|---" * 9 + "|",
+    ]
+    for figure in FIGURES:
+        theirs = (_form("{:,}", figure.tokens_per_s), _form("{:.1%}", figure.mfu), _form("{}", figure.peak_gib))
+        row = updates.get(figure.beside or "", {})
+        measured = (_form("{:,.0f}", row.get("tokens_per_s")), _form("{:.1%}", row.get("mfu")))
+        ours = (figure.beside, *measured) if row else (figure.beside, ABSENT if figure.beside else None, None)
+        cells = (figure.source, figure.what, figure.devices, *theirs, *ours)
+        lines.append(f"| {' | '.join(cell or '' for cell in cells)} |")
+    return [*lines, ""]
+
+
+def _form(form: str, value: float | None) -> str:
+    return "" if value is None else form.format(value)
 
 
 def _counts(record: Mapping[str, Any]) -> bool:

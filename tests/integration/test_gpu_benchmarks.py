@@ -233,9 +233,9 @@ def test_what_is_packed_is_what_a_machine_with_torch_lacks(gpu):
     assert "numpy" in {line.partition("==")[0] for line in gpu("pack").wanted(["numpy"])}
 
 
-def record(gpu, folder, device, **more):
-    """Write a result of updates with one measured row."""
-    name = gpu("cases").UPDATES[0].name
+def record(gpu, folder, device, name=None, **more):
+    """Write a result of updates with one measured row, by default the first."""
+    name = name or gpu("cases").UPDATES[0].name
     row = {"name": name, "device": "H200", "status": "measured", "why": "", "tokens_per_s": 31234.5, "mfu": 0.4321}
     machine = {"device": device, "name": "NVIDIA H200", "memory_gib": 139.0, "cores": 16, "processor": "Xeon"}
     machine |= {"torch": "2.11.0", "transformers": "5.17.0", "python": "3.12.3", "commit": "abc"}
@@ -253,7 +253,9 @@ def record(gpu, folder, device, **more):
 
 def test_the_page_says_what_was_not_measured(gpu, tmp_path):
     """Without a result each row says so; a result of a GPU brings numbers, date and card, one of a CPU nothing."""
-    page, rows = gpu("page"), sum(len(script.rows) for script in gpu("page").SCRIPTS.values())
+    page, figures = gpu("page"), [each.beside for each in gpu("published").FIGURES]
+    assert {each for each in figures if each} <= set(page.SCRIPTS["update"].rows)
+    rows = sum(len(script.rows) for script in page.SCRIPTS.values()) + sum(each is not None for each in figures)
     assert rows > 25
     assert page.page(tmp_path).count("| not measured |") == rows
     record(gpu, tmp_path / "laptop", "cpu")
@@ -264,3 +266,13 @@ def test_the_page_says_what_was_not_measured(gpu, tmp_path):
     assert text.count("| not measured |") == rows - 1
     assert "| 31,234 | 43.2% |" in text
     assert "2027-01-02, NVIDIA H200 (139.0 GiB)" in text
+
+
+def test_published_figures_stand_beside_our_closest_row(gpu, tmp_path):
+    """Once it is measured, the table of other trainers' figures has its numbers."""
+    published = gpu("published")
+    record(gpu, tmp_path / "h200", "cuda", published.SMALL)
+    _, _, section = gpu("page").page(tmp_path).partition("## Beside published figures")
+    assert section.count(f"| {published.SMALL} | 31,234 | 43.2% |") == 2
+    assert section.count(f"| {published.LARGE} | not measured |  |") == 2
+    assert "| 1 H100 | 11,900 | 11.1% | 12.5 |" in section

@@ -7,6 +7,7 @@ them back.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,8 @@ from paribus_runners.native import panels
 from paribus_runners.native.experts import Choice
 
 NAME = "paribus"
+GROWTH = 4
+"""Tokens by which the room of the sequences in a cache grows at least, on a CPU."""
 
 
 class Layout(Protocol):
@@ -139,6 +142,9 @@ class Packing:
 class KeyCache:
     """Keys and values of sequences that grow by one token each pass; short prompts are masked on the left.
 
+    On a CPU a sequence has room for a few more tokens only, and all move when it is full: products that read a sequence
+    after the other are several times as fast where they stand close together.
+
     Attributes:
         choice: which experts the newest tokens go to; of a pass.
     """
@@ -156,15 +162,32 @@ class KeyCache:
         seen = places >= starts[:, None]
         self._mask = None if bool(seen.all()) else seen.repeat_interleave(copies, 0)
         rows = places.clamp_min(0).repeat_interleave(copies, 0)
-        self._keys = [(self._room(k, rows, room), self._room(v, rows, room)) for k, v in prefill.keys]
+        self._most = self.width + room
+        self._room = self._roomier(self.width) if device.type == "cpu" else self._most
+        every = [x for pair in prefill.keys for x in pair]
+        free = 1 if self._room < self._most else 0
+        memory = len(rows) * max(x[0].numel() for x in every) * self._most
+        self._memory = deque(every[0].new_empty(memory) for _ in range(len(every) + free))
+        self._keys = [
+            (self._filled(2 * i, k, rows), self._filled(2 * i + 1, v, rows)) for i, (k, v) in enumerate(prefill.keys)
+        ]
 
-    def _room(self, flat: Tensor, rows: Tensor, room: int) -> Tensor:
-        """Return [sequences, heads, width + room, size], filled up to the width."""
+    def _filled(self, i: int, flat: Tensor, rows: Tensor) -> Tensor:
+        """Return [sequences, heads, room, size] in a piece of memory, with tokens [T, heads, size] up to the width."""
         heads, size = flat.shape[1:]
-        out = flat.new_empty(len(rows), heads, self.width + room, size)
-        filled = F.embedding(rows, flat.flatten(1)).view(len(rows), self.width, heads, size)
-        out[:, :, : self.width] = filled.transpose(1, 2)
+        tokens = F.embedding(rows, flat.flatten(1)).view(len(rows), self.width, heads, size)
+        return self._placed(i, tokens.transpose(1, 2))
+
+    def _placed(self, i: int, tokens: Tensor) -> Tensor:
+        """Return tokens [sequences, heads, filled, size] in a piece of memory where they have room for more."""
+        n, heads, filled, size = tokens.shape
+        out = self._memory[i][: n * heads * self._room * size].view(n, heads, self._room, size)
+        out[:, :, :filled] = tokens
         return out
+
+    def _roomier(self, width: int) -> int:
+        """Return how many tokens a sequence has room for after a move."""
+        return min(width + max(GROWTH, width // 16), self._most)
 
     def keep(self, rows: Tensor) -> Tensor:
         """Drop all sequences but ``rows``, ascending; return these in the order in which they stand from now on.
@@ -185,6 +208,10 @@ class KeyCache:
 
     def advance(self) -> None:
         """Make room for one more token of each sequence; call before each pass."""
+        if self.width == self._room:
+            self._room = self._roomier(self.width)
+            self._memory.rotate(1)  # the last piece is free: each tensor moves to where the one before it was
+            self._keys = [(self._placed(2 * i, k), self._placed(2 * i + 1, v)) for i, (k, v) in enumerate(self._keys)]
         self.width += 1
         if self._mask is not None:
             self._mask = F.pad(self._mask, (0, 1), value=True)
@@ -210,7 +237,7 @@ def _attend_one(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: flo
     On a CPU this takes two thirds of the time of the fused kernel, which is made for many queries.
     """
     keys, values = k.flatten(0, 1), v.flatten(0, 1)
-    scores = torch.bmm(q.reshape(len(keys), -1, q.shape[-1]) * scale, keys.transpose(1, 2))
+    scores = torch.bmm((q * scale).reshape(len(keys), -1, q.shape[-1]), keys.transpose(1, 2))
     if mask is not None:
         scores.view(*k.shape[:2], -1, k.shape[2]).masked_fill_(~mask, -torch.inf)
     return scores.softmax(-1).bmm(values).view_as(q)

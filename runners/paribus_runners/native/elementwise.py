@@ -47,7 +47,8 @@ class Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Return the norm of x [..., H]; the weight has H numbers."""
-        unit, inverse = _unit(x, eps)
+        inverse = _inverse(x, eps)
+        unit = x * inverse
         ctx.save_for_backward(unit, inverse, weight)
         return unit * weight
 
@@ -64,16 +65,20 @@ class Norm(torch.autograd.Function):
         return of_x, of_weight, None
 
 
-def _unit(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return x over the root mean square of its last dimension, and what x is multiplied by for that."""
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-    return x * inverse, inverse
+def _inverse(x: Tensor, eps: float) -> Tensor:
+    """Return [..., 1] one over the root mean square of the last dimension of x."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
+def unit(x: Tensor, eps: float) -> Tensor:
+    """Return x over the root mean square of its last dimension."""
+    return x * _inverse(x, eps)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return what :class:`Norm` does, without a derivative."""
-    return _unit(x, eps)[0].mul_(weight)
+    return unit(x, eps).mul_(weight)
 
 
 def _norm(module: Any, x: Tensor) -> Tensor:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -35,6 +38,9 @@ from paribus_runners.tasks import Grader, environment_of, task_of
 
 log = logging.getLogger(__name__)
 
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
+"""Of mallopt(3): which blocks get memory of their own, bytes; how much memory at the heap's end is kept, bytes."""
+
 
 @contextmanager
 def settled() -> Iterator[None]:
@@ -43,7 +49,7 @@ def settled() -> Iterator[None]:
     Equal runs are equal to the bit only with the same number of threads, which ``environment.json`` records: sums over
     more threads have another order. Denormal numbers are flushed to zero, because they slow a CPU down many times.
     Python's garbage collector leaves alone what is there: to go through all modules, again and again, takes about a
-    fortieth of the time of a small model.
+    fortieth of the time of a small model. To give memory back and ask for it again takes as much, so glibc keeps it.
 
     Raises:
         ParibusError: the variable is not a positive number.
@@ -53,11 +59,27 @@ def settled() -> Iterator[None]:
     torch.set_flush_denormal(True)
     gc.freeze()  # no collection before it: where much is loaded, that takes longer than a short run
     try:
-        yield
+        with _memory_kept():
+            yield
     finally:
         gc.unfreeze()
         torch.set_flush_denormal(False)
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _memory_kept() -> Iterator[None]:
+    """Let glibc keep what is freed of blocks up to 32 MiB, unless the environment says what it keeps."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        yield
+        return
+    mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # the largest that glibc takes
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    try:
+        yield
+    finally:
+        mallopt(M_TRIM_THRESHOLD, 128 * 2**10)  # what it is without us
 
 
 def prepare(recipe: Recipe, cache: Path) -> None:

@@ -255,6 +255,8 @@ class Phases:
         m, rows = self.model, together * copies
         token = m.layers * 2 * m.keys * self.width
         cache = rows * (self.prompt + room) * token
+        if self.device == "cpu":  # one more tensor, to move the others to where sequences have more room
+            cache += cache // (2 * m.layers)
         draw = min(rows, self._rows()) * m.vocabulary * DRAW
         return cache + max(together * self.prompt * token, draw) + self._copied() + self._autocast()
 

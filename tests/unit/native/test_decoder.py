@@ -29,6 +29,8 @@ MODELS = {
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, "max_position_embeddings": 6},
     ),
 }
+MOST = 14
+"""Tokens of the longest sequence in :func:`read`, with room for more."""
 OTHERS = {
     "relu": ("llama", {"hidden_act": "relu"}),
     "mistral": ("mistral", {}),
@@ -78,7 +80,7 @@ def read(policy, one_more):
 def test_it_computes_what_transformers_computes(name):
     """Some passes, with prompts of two lengths and a response that leaves, agree to the rounding."""
     policy = policy_of(*MODELS[name])
-    decoder = Decoder.of(policy)
+    decoder = Decoder.of(policy, MOST)
     for ours, own in zip(read(policy, decoder.hidden), read(policy, by_transformers(policy)), strict=True):
         torch.testing.assert_close(ours, own, rtol=1e-4, atol=2e-5)
 
@@ -86,12 +88,25 @@ def test_it_computes_what_transformers_computes(name):
 def test_it_reads_with_the_weights_of_its_time():
     """A decoder is a copy: after an update the next sampling makes another."""
     policy = policy_of("qwen2", {})
-    before = Decoder.of(policy)
+    before = Decoder.of(policy, MOST)
     with torch.no_grad():
         policy.model.base_model.layers[0].mlp.up_proj.weight.mul_(2)
     own = read(policy, by_transformers(policy))[0]
     assert not torch.allclose(read(policy, before.hidden)[0], own, rtol=1e-3)
-    torch.testing.assert_close(read(policy, Decoder.of(policy).hidden)[0], own, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(read(policy, Decoder.of(policy, MOST).hidden)[0], own, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_trained_after_it_has_sampled(name):
+    """What it keeps of a pass in inference mode, as angles for long sequences, is no part of what is differentiated."""
+    policy = policy_of(*MODELS[name])
+    read(policy, Decoder.of(policy, MOST).hidden)
+    layout = pack([9], [()], policy.device)
+    hidden = policy.model.base_model(
+        input_ids=torch.arange(9)[None], position_ids=layout.positions[None], use_cache=False, layout=layout
+    ).last_hidden_state
+    hidden.square().sum().backward()
+    assert all(p.grad is not None for p in policy.model.base_model.parameters())
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -99,24 +114,24 @@ def test_other_models_are_left_to_transformers(name):
     """Other kinds, and other functions in the MLP."""
     kind, _ = OTHERS[name]
     assert kind not in KINDS or name == "relu"
-    assert Decoder.of(policy_of(*OTHERS[name])) is None
+    assert Decoder.of(policy_of(*OTHERS[name]), MOST) is None
 
 
 def test_other_types_and_adapters_are_left_to_transformers():
     """In bfloat16, with weights in it, with adapters, and where processes share the weights."""
     policy = policy_of("qwen2", {})
-    assert Decoder.of(policy) is not None
-    assert Decoder.of(SimpleNamespace(**vars(policy) | {"dtype": torch.bfloat16})) is None
-    assert Decoder.of(SimpleNamespace(**vars(policy) | {"model": copy.deepcopy(policy.model).bfloat16()})) is None
-    assert Decoder.of(SimpleNamespace(**vars(policy) | {"shared": object()})) is None
+    assert Decoder.of(policy, MOST) is not None
+    assert Decoder.of(SimpleNamespace(**vars(policy) | {"dtype": torch.bfloat16}), MOST) is None
+    assert Decoder.of(SimpleNamespace(**vars(policy) | {"model": copy.deepcopy(policy.model).bfloat16()}), MOST) is None
+    assert Decoder.of(SimpleNamespace(**vars(policy) | {"shared": object()}), MOST) is None
     lora.add(policy.model, Lora(rank=2), 0)
-    assert Decoder.of(policy) is None
+    assert Decoder.of(policy, MOST) is None
 
 
 def test_a_window_shorter_than_a_sequence_is_refused():
     """As in a pass by Transformers."""
     windowed = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0}
     policy = policy_of("qwen2", windowed)
-    for one_more in (by_transformers(policy), Decoder.of(policy).hidden):
+    for one_more in (by_transformers(policy), Decoder.of(policy, MOST).hidden):
         with pytest.raises(Exception, match=r"sliding_window=6 at 7 tokens"):
             read(policy, one_more)

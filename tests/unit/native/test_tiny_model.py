@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import gc
 import os
@@ -138,6 +139,28 @@ def test_short_runs_do_not_wait_for_the_garbage_collector() -> None:
         gc.callbacks.remove(note)
     assert 2 not in found
     assert frozen > 1000 > after
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has this allocator")
+@pytest.mark.parametrize(("environment", "kept"), [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)])
+def test_memory_that_is_freed_is_kept_for_the_next_tensors(environment: dict[str, str], kept: bool) -> None:
+    """The same tensors a second time cost no page faults, unless the environment says how memory is allocated."""
+    code = """
+import resource, torch
+from paribus_runners.native.main import settled
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held = [torch.ones(2**20) for _ in range(20)]
+    del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+with settled():
+    print(*(faults() for _ in range(4)))
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    shown = subprocess.run([sys.executable, "-c", code], env=clean | environment, check=True, stdout=subprocess.PIPE)
+    first, *_, last = map(int, shown.stdout.split())
+    assert first > 10_000
+    assert (last < first / 10) is kept
 
 
 def hashes(**parts: object) -> Hashes:

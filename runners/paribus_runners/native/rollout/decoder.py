@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paribus_runners.native.attention import KeyCache, attention
-from paribus_runners.native.elementwise import rms_norm, turned
+from paribus_runners.native.elementwise import rms_norm, turned, unit
 from paribus_runners.native.policy import Policy
 
 KINDS = frozenset({"llama", "qwen2", "qwen3"})
 """Kinds of models whose layers are computed here; their names in config.json."""
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+STATIC = frozenset({"default", "linear", "llama3", "yarn"})
+"""Kinds of rotary embeddings whose angles follow from the position alone, not from how long the sequences are."""
 
 
 class Product(NamedTuple):
@@ -35,10 +37,11 @@ class Product(NamedTuple):
     bias: Tensor | None
 
     @classmethod
-    def of(cls, *layers: nn.Linear) -> Product:
-        """Return a copy of some layers, of which all have a bias or none."""
+    def of(cls, *layers: nn.Linear, norm: Tensor | None = None) -> Product:
+        """Return a copy of some layers, of which all have a bias or none, behind a norm with this weight."""
         bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-        return cls(torch.cat([layer.weight for layer in layers]).t().contiguous(), bias)
+        weight = torch.cat([layer.weight for layer in layers]).t().contiguous()
+        return cls(weight if norm is None else weight.mul_(norm[:, None]), bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the outputs [n, outputs] of x [n, inputs]."""
@@ -66,16 +69,16 @@ class Block:
         own, mlp = module.self_attn, module.mlp
         return cls(
             module,
-            Product.of(own.q_proj, own.k_proj, own.v_proj),
+            Product.of(own.q_proj, own.k_proj, own.v_proj, norm=module.input_layernorm.weight),
             Product.of(own.o_proj),
-            Product.of(mlp.gate_proj, mlp.up_proj),
+            Product.of(mlp.gate_proj, mlp.up_proj, norm=module.post_attention_layernorm.weight),
             Product.of(mlp.down_proj),
         )
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KeyCache) -> Tensor:
         """Return what the layer makes of the residual stream [n, H], one token of each sequence of the cache."""
         own = self.module.self_attn
-        projected = self.qkv(_normed(self.module.input_layernorm, x)).view(len(x), -1, own.head_dim)
+        projected = self.qkv(unit(x, self.module.input_layernorm.variance_epsilon)).view(len(x), -1, own.head_dim)
         keys = projected.shape[1] // (own.num_key_value_groups + 2)
         both, values = projected[:, :-keys], projected[:, -keys:]
         if hasattr(own, "q_norm"):
@@ -84,7 +87,7 @@ class Block:
         q, k, v = (some.transpose(0, 1)[None] for some in (both[:, :-keys], both[:, -keys:], values))
         found, _ = attention(own, q, k, v, None, layout=cache, scaling=own.scaling)
         x = self.out.added(x, found.view(len(x), -1))
-        gate, up = self.gate_and_up(_normed(self.module.post_attention_layernorm, x)).chunk(2, -1)
+        gate, up = self.gate_and_up(unit(x, self.module.post_attention_layernorm.variance_epsilon)).chunk(2, -1)
         return self.down.added(x, F.silu(gate).mul_(up))
 
 
@@ -93,15 +96,18 @@ class Decoder:
 
     Args:
         model: a model of one of the :data:`KINDS`.
+        most: tokens of the longest sequence.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, most: int) -> None:
         self._base = model.base_model
         self._blocks = [Block.of(layer) for layer in self._base.layers]
+        static = self._base.rotary_emb.rope_type in STATIC
+        self._angles = self._cos_and_sin(torch.arange(most)) if static else None
 
     @classmethod
-    def of(cls, policy: Policy) -> Decoder | None:
-        """Return the decoder of a policy; ``None`` if Transformers has to compute it.
+    def of(cls, policy: Policy, most: int) -> Decoder | None:
+        """Return the decoder of a policy for sequences of so many tokens; ``None`` if Transformers has to compute it.
 
         That is so for other kinds of models, on other devices, in other types than float32, with adapters, and where
         processes share the weights: these want memory more than time.
@@ -114,15 +120,22 @@ class Decoder:
         weights = policy.model.base_model.parameters()
         plain = policy.device.type == "cpu" and all(w.dtype == torch.float32 for w in weights)
         named = [x for name, x in policy.model.base_model.named_modules() if name.rpartition(".")[2] in LINEAR]
-        return cls(policy.model) if plain and all(type(x) is nn.Linear for x in named) else None
+        return cls(policy.model, most) if plain and all(type(x) is nn.Linear for x in named) else None
 
     def hidden(self, token: Tensor, positions: Tensor, cache: KeyCache) -> Tensor:
         """Return the hidden states [n, H] behind one more token [n] of each sequence of the cache."""
-        x = F.embedding(token, self._base.embed_tokens.weight)
-        cos, sin = (each[0, :, None] for each in self._base.rotary_emb(x, positions[None]))
-        for block in self._blocks:
-            x = block(x, cos, sin, cache)
-        return _normed(self._base.norm, x)
+        with torch.inference_mode():  # nothing made in here reaches what is trained
+            x = F.embedding(token, self._base.embed_tokens.weight)
+            angles = self._cos_and_sin(positions) if self._angles is None else self._angles[:, positions]
+            cos, sin = angles[:, :, None]
+            for block in self._blocks:
+                x = block(x, cos, sin, cache)
+            return _normed(self._base.norm, x)
+
+    def _cos_and_sin(self, positions: Tensor) -> Tensor:
+        """Return [2, n, size] cosines and sines of the angles by which queries and keys are turned."""
+        weight = self._base.embed_tokens.weight  # says the type
+        return torch.cat(self._base.rotary_emb(weight, positions[None]))
 
 
 def _normed(norm: Any, x: Tensor) -> Tensor:

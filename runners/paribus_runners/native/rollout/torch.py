@@ -112,17 +112,12 @@ def _sample(
     head = policy.head.cast()
     drawn = _draw(head, hidden, uniforms[:, 0], requests, copies)
     ends = torch.tensor(policy.ends, device=device)
-    ids = torch.full((total, room), -1, device=device)
-    logp = torch.zeros(total, room, device=device)
-    entropy = torch.zeros(total, room, device=device)
     rows = torch.arange(total, device=device)
     alive = torch.ones(total, dtype=torch.bool, device=device)
-    supports: list[tuple[Tensor, Support]] = []
+    found: list[tuple[Tensor, Drawn]] = []
     for t in range(room):
         token = drawn.token
-        ids[rows, t], logp[rows, t], entropy[rows, t] = token, drawn.logp, drawn.entropy
-        if drawn.support is not None:
-            supports.append((rows * room + t, drawn.support))
+        found.append((rows * room + t, drawn))
         alive &= torch.isin(token, ends, invert=True)
         left = int(alive.sum())
         if left == 0 or t + 1 == room:
@@ -132,19 +127,23 @@ def _sample(
             rows, alive, token = rows[order], alive[order], token[order]
         hidden = reader.read(token, rows, t)
         drawn = _draw(head, hidden, uniforms[rows, t + 1], requests)
-    at_end = torch.isin(ids, ends)
+    every, places = Drawn.join([drawn for _, drawn in found]), torch.cat([place for place, _ in found])
+    table = torch.full((total * room,), -1, device=device).index_copy_(0, places, every.token).view(total, room)
+    at_end = torch.isin(table, ends)
     truncated = ~at_end.any(1)
     first = at_end.int().argmax(1)  # a response that has ended may have been read on
     length = torch.where(truncated, room, first + 1)
-    generated = torch.arange(room, device=device) < length[:, None]
+    generated = (torch.arange(room, device=device) < length[:, None]).flatten()
+    order = places.argsort()
+    order = order[generated[places[order]]]
     length = length.cpu()
     return Responses(
-        ids=ids[generated].cpu(),
-        logp=logp[generated].cpu(),
-        entropy=entropy[generated].cpu(),
+        ids=every.token[order].cpu(),
+        logp=every.logp[order].cpu(),
+        entropy=every.entropy[order].cpu(),
         length=length,
         truncated=truncated.cpu(),
-        support=_in_order(supports, generated.flatten()) if supports else None,
+        support=None if every.support is None else every.support.select(order).to(torch.device("cpu")),
         experts=None if reader.recorder is None else reader.recorder.experts(length),
     )
 
@@ -282,17 +281,14 @@ def _of_rows(every: Sequence[_Row], support: Support | None, recorder: Recorder 
     )
 
 
-def _in_order(parts: Sequence[tuple[Tensor, Support]], generated: Tensor | None = None) -> Support:
-    """Return the supports of generated tokens, response after response, on the CPU.
+def _in_order(parts: Sequence[tuple[Tensor, Support]]) -> Support:
+    """Return the supports of tokens, response after response, on the CPU.
 
     Args:
         parts: [n] places of tokens in the table of all, with their supports.
-        generated: which places of this table hold tokens; ``None``: all of the parts do.
     """
     places, every = torch.cat([at for at, _ in parts]), Support.join([support for _, support in parts])
-    order = places.argsort()
-    order = order if generated is None else order[generated[places[order]]]
-    return every.select(order).to(torch.device("cpu"))
+    return every.select(places.argsort()).to(torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -343,7 +339,7 @@ def _prefill(
     cache = KeyCache(layout, lengths, copies, room)
     prompt = torch.tensor(lengths, device=device).repeat_interleave(copies)
     recorder = None if choice is None else Recorder(lengths, copies, choice.own)
-    return hidden, _Reader(policy, Decoder.of(policy), cache, prompt, recorder, check)
+    return hidden, _Reader(policy, Decoder.of(policy, max(lengths) + room), cache, prompt, recorder, check)
 
 
 class Drawn(NamedTuple):
@@ -354,6 +350,15 @@ class Drawn(NamedTuple):
     entropy: Tensor
     support: Support | None = None
 
+    @staticmethod
+    def join(parts: Sequence[Drawn]) -> Drawn:
+        """Return the tokens of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        supports = [p.support for p in parts if p.support is not None]
+        token, logp, entropy = (torch.cat(x) for x in zip(*(p[:3] for p in parts), strict=True))
+        return Drawn(token, logp, entropy, Support.join(supports) if supports else None)
+
 
 def _draw(head: Head, hidden: Tensor, uniform: Tensor, requests: Requests, copies: int = 1) -> Drawn:
     """Return what :func:`draw` does for ``copies`` of each hidden state [n, H], few logits at a time."""
@@ -363,7 +368,7 @@ def _draw(head: Head, hidden: Tensor, uniform: Tensor, requests: Requests, copie
         mine = uniform[i * copies : (i + size) * copies]
         parts.append(
             draw(
-                head.logits(hidden[i : i + size]).repeat_interleave(copies, 0),  # no name: it is freed in there
+                _copied(head.logits(hidden[i : i + size]), copies),  # no name: it is freed in there
                 mine,
                 requests.temperature,
                 requests.top_p,
@@ -371,9 +376,11 @@ def _draw(head: Head, hidden: Tensor, uniform: Tensor, requests: Requests, copie
                 record=requests.with_support,
             )
         )
-    supports = [p.support for p in parts if p.support is not None]
-    token, logp, entropy = (torch.cat(x) for x in zip(*(p[:3] for p in parts), strict=True))
-    return Drawn(token, logp, entropy, Support.join(supports) if supports else None)
+    return Drawn.join(parts)
+
+
+def _copied(logits: Tensor, copies: int) -> Tensor:
+    return logits if copies == 1 else logits.repeat_interleave(copies, 0)
 
 
 def draw(
@@ -390,7 +397,7 @@ def draw(
     With ``top_p`` below 1, or ``top_k``, they come from the tokens that :func:`.support.truncated` leaves, and
     log-probability and entropy are those of the distribution over these. ``record`` says which they are.
     """
-    words, scaled = logits.shape[1], logits / temperature
+    words, scaled = logits.shape[1], logits if temperature == 1 else logits / temperature
     del logits  # 4 bytes for each word of each row, and the caller has kept none
     logp = scaled.log_softmax(-1)
     p, support = logp.exp(), None
