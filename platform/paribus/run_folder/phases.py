@@ -82,6 +82,11 @@ class Phases:
             with suppress(OSError):  # other processes of the run still write there
                 path.parent.rmdir()
 
+    @property
+    def now(self) -> tuple[RunPhase, int]:
+        """The phase, and the step; 0 before the first one."""
+        return self._phase, self._step
+
     def enter(self, phase: RunPhase, step: int | None = None) -> None:
         """Note that a phase begins."""
         self._phase, self._step = phase, self._step if step is None else step

@@ -23,7 +23,7 @@ from paribus.run_folder.attempt_files import read_environment, read_job
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
 from paribus.run_folder.phases import Phases
 from paribus.run_folder.resume import take_over
-from paribus_runners.native import checkpoint, fingerprint, frozen, gradient_checkpointing, resume
+from paribus_runners.native import checkpoint, fingerprint, frozen, gradient_checkpointing, out_of_memory, resume
 from paribus_runners.native import versions as environment
 from paribus_runners.native.launch import launch, processes_of, threads
 from paribus_runners.native.learner import Learner
@@ -114,11 +114,13 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
     """Train a job, as one of the processes of its run.
 
     Raises:
+        RunnerError: there is no memory, or what the run needs is not there.
         SystemExit: with status 75 after SIGTERM.
     """
     world = world or World()
     with settled(), termination() as asked, ExitStack() as stack:
         world.phases = stack.enter_context(Phases.open(folder.path, world.number, elsewhere=world.elsewhere))
+        stack.enter_context(out_of_memory.named(world.phases, job.recipe))
         about = environment.describe() | of_sampler(job.recipe.rollout)
         about |= {"processes": world.everyone} if world.everyone > 1 else {}
         if world.writes:

@@ -117,6 +117,10 @@ class Adam:
         """The gradient of each weight as far as it is summed; 0 where there is none."""
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in self._gradients]
 
+    def room(self) -> list[Tensor]:
+        """Return memory as large as the moments that are not there yet."""
+        return [torch.empty_like(x) for x in self._stepped if not self._adam.state.get(x) for _ in range(2)]
+
     def zero(self) -> None:
         """Free the gradients."""
         for holder in (*self.weights, *self._gradients):

@@ -26,6 +26,7 @@ from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.checkpoint_parts import PartMissing, Parts
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
+from paribus_runners.native.out_of_memory import is_limited, rehearse
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.conversation import conversation
 from paribus_runners.native.rollout.engine import sampler_of
@@ -67,6 +68,7 @@ class Trainer:
         self._stop = StopCheck(asked_to_stop, learner.networks, learner.world.phases.progress)
         self._world.while_waiting = self._stop.check
         self._parts = Parts(folder, learner)
+        self._rehearsed = not is_limited(learner.policy.device)
         self._sampler = sampler_of(job.recipe, learner.policy, grader.task, job.seed, self._stop.pass_made, self._world)
         self._source = Source(
             learner.policy, learner.reference, grader.task, job.seed, self._sampler, grader, self._world
@@ -175,11 +177,15 @@ class Trainer:
 
     def _train_on(self, progress: Progress, step: int) -> tuple[Progress, dict[str, float]]:
         """Weigh and update once on the first rollouts of the queue."""
-        sampled = time.perf_counter()
         learner, recipe, queued, phases = self._learner, self._recipe.at(step), progress.queued, self._world.phases
         rollouts = queued.steps[0]
         rate = learner.set_rate(recipe, step)
         self._sampler.rest()
+        if not self._rehearsed:
+            phases.enter("update", step)
+            rehearse(recipe, learner, rollouts)
+            self._rehearsed = True
+        sampled = time.perf_counter()
         phases.enter("old_pass", step)
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
         self._stop.changed = True

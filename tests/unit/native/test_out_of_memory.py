@@ -1,0 +1,210 @@
+"""A run without memory says in which phase and what helps; what cannot fit fails before the first update."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from paribus.contract import Evaluate, Options
+from paribus.errors import RunnerError
+from paribus.recipe.compute import Compute
+from paribus.recipe.patch import apply
+from paribus.recipe.recipe import Model, Recipe
+from paribus.run_folder.phases import Phases
+from paribus_runners.native import out_of_memory
+from paribus_runners.native.learner import Learner
+from paribus_runners.native.policy import Policy
+from paribus_runners.native.tiny.make import tokenizer
+from paribus_runners.tasks import chain
+from support.native_runs import changed, lines_of, same, weights_of
+
+JobFolder = Callable[..., Path]
+CRITIC = {"baseline": "critic_gae", "auxiliary.value": {"pretrain_steps": 0}, "scale": "none"}
+
+LIMITED = """
+import json, resource, sys
+from pathlib import Path
+from paribus.errors import RunnerError
+from paribus.run_folder.phases import Phases
+from paribus_runners.native import main, trainer
+path, phase, room, from_the_start = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) * 2**20, sys.argv[4] == "limited"
+_, most = resource.getrlimit(resource.RLIMIT_AS)
+own, loose = Phases.enter, resource.getrlimit(resource.RLIMIT_AS)
+
+def limit(more):
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, most))
+
+def enter(self, now, step=None):
+    own(self, now, step)
+    if now == phase:
+        limit(room)
+
+Phases.enter = enter
+if from_the_start:
+    limit(2**36)
+try:
+    main.run(path)
+except RunnerError as error:
+    resource.setrlimit(resource.RLIMIT_AS, loose)
+    print(error)
+"""
+"""Trains a job; from the beginning of a phase on, the process gets so many MiB more than it has."""
+
+
+def said(folder: Path, phase: str, room: int, *, limited: bool = False) -> str:
+    """Return what a run says that has no more memory than this from a phase on."""
+    arguments = [str(folder), phase, str(room), "limited" if limited else ""]
+    shown = subprocess.run([sys.executable, "-c", LIMITED, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+    return shown.stdout.strip()
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """A random Qwen2 whose MLPs are wide, so that passes take far more than what others have freed."""
+    words = tokenizer(chain.SYMBOLS)
+    ends = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id, "bos_token_id": None}
+    config = Qwen2Config(
+        vocab_size=len(words), hidden_size=256, intermediate_size=3072, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, tie_word_embeddings=True, **ends,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(tmp_path / "wide")
+    words.save_pretrained(tmp_path / "wide")
+    return tmp_path / "wide"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("phase", "where", "helps"),
+    [
+        ("evaluation", "in an evaluation: it asked for", "fewer `evaluate.problems`"),
+        ("rollout", "while it sampled responses at step 1: it asked for", "a smaller `schedule.prompts_per_step`"),
+        ("old_pass", "in the pass before its updates at step 1: it asked for", "`compute.head: triton` on a GPU"),
+        ("update", "in an update at step 1: it asked for", "`compute.gradient_checkpointing: true`"),
+    ],
+)
+def test_the_phase_without_memory_is_named_with_what_helps(
+    recipe: Recipe, wide: Path, job_folder: JobFolder, phase: str, where: str, helps: str
+) -> None:
+    """The allocator itself refuses: from the beginning of the phase the process may not grow by more than 8 MiB."""
+    schedule = {"prompts_per_step": 32, "max_new_tokens": 64, "minibatches": 1}
+    recipe = changed(recipe, model=Model(name=str(wide)), schedule=schedule, correction={"kind": "token_truncate"})
+    evaluate = Evaluate(every=2, problems=256 if phase == "evaluation" else 2, samples=1)
+    found = said(job_folder(recipe, evaluate=evaluate), phase, 8)
+    assert found.startswith(f"out of memory {where}")
+    assert "MiB more. What helps: " in found
+    assert helps in found
+    assert found.endswith("`paribus plan` predicts the peak of each phase.")
+
+
+@pytest.mark.slow
+def test_a_run_whose_longest_responses_do_not_fit_fails_before_its_first_update(
+    recipe: Recipe, wide: Path, job_folder: JobFolder
+) -> None:
+    """Its responses are short and would fit; those that its limits allow would not, and nothing is trained before."""
+    schedule = {"prompts_per_step": 2, "max_new_tokens": 400, "minibatches": 1, "epochs": 1}
+    recipe = changed(recipe, model=Model(name=str(wide)), schedule=schedule)
+    evaluate = Evaluate(every=2, problems=2, samples=1)
+    fits = job_folder(recipe, name="fits", evaluate=evaluate)
+    assert said(fits, "update", 150) == ""
+    assert json.loads((fits / "result.json").read_text())["status"] == "succeeded"
+    folder = job_folder(recipe, name="limited", evaluate=evaluate)
+    assert said(folder, "update", 150, limited=True).startswith("out of memory in an update at step 1: it asked for")
+    assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [0]
+    assert said(job_folder(recipe, name="enough", evaluate=evaluate), "update", 2**12, limited=True) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "compute",
+    [Compute(), Compute(sharding="weights"), Compute(sharding="optimizer"), Compute(sampling_processes=1)],
+    ids=["usual", "shared", "optimizer", "teams"],
+)
+def test_a_run_that_rehearses_has_the_same_numbers(recipe: Recipe, job_folder: JobFolder, compute: Compute) -> None:
+    """Two processes, with a limit that both keep and without one; also with a critic where nothing is divided."""
+    if compute == Compute():
+        recipe = Recipe.model_validate(apply(recipe.model_dump(mode="json"), CRITIC).values)
+    recipe = changed(recipe, compute=compute, schedule={"staleness": compute.sampling_processes})
+    options = Options(own={"processes": 2})
+    folders = [job_folder(recipe, name=name, options=options) for name in ("free", "limited")]
+    for folder in folders:
+        assert said(folder, "", 0, limited=folder is folders[1]) == ""
+    assert lines_of(folders[0]) == lines_of(folders[1])
+    assert same(*(weights_of(folder) for folder in folders))
+
+
+def test_a_rehearsal_changes_no_weight(recipe: Recipe, policy: Policy, made: Callable[..., Any]) -> None:
+    """Weights, gradients, moments and random numbers are as before."""
+    learner = Learner.of(recipe, policy)
+    before, state = policy.weights_hash(), torch.get_rng_state()
+    out_of_memory.rehearse(recipe, learner, made(recipe, [[True, False]]))
+    assert policy.weights_hash() == before
+    assert torch.get_rng_state().equal(state)
+    assert learner.optimizer.state() == {}
+    assert all(p.grad is None for p in policy.model.parameters())
+
+
+def test_what_is_rehearsed_fills_a_pass(recipe: Recipe, policy: Policy) -> None:
+    """All responses of an update at their limit, or as many as a pass takes; a window bounds them."""
+    learner = Learner.of(recipe, policy)
+    prompts, texts = out_of_memory._longest(recipe, learner, [3, 4, 5])
+    assert [len(group) for group in texts] == [8, 8, 8]  # 6 prompts in two updates
+    assert prompts == [[3, 4, 5]] * 3
+    assert {len(response) for group in texts for response in group} == {12}
+    long = changed(recipe, schedule={"max_new_tokens": 1000})
+    assert [len(group) for group in out_of_memory._longest(long, learner, [3])[1]] == [4]  # 4,096 tokens
+    longer = changed(recipe, schedule={"max_new_tokens": 9000})
+    assert [len(group) for group in out_of_memory._longest(longer, learner, [3])[1]] == [1]
+    policy.model.config.sliding_window = 10
+    assert len(out_of_memory._longest(long, learner, [3, 4])[1][0][0]) == 8
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has"),
+            ": it asked for 2.50 GiB more",
+        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), ""),
+        (MemoryError(), ""),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+    ],
+)
+def test_errors_of_memory_are_told_from_others(recipe: Recipe, error: Exception, words: str | None) -> None:
+    """Of a GPU, of a library on it, and of Python; any other stays what it is."""
+    phases = Phases()
+    phases.enter("update", 7)
+
+    def fail() -> None:
+        with out_of_memory.named(phases, recipe):
+            raise error
+
+    if words is None:
+        with pytest.raises(RuntimeError, match="shapes"):
+            fail()
+        return
+    with pytest.raises(RunnerError) as raised:
+        fail()
+    assert str(raised.value).startswith(f"out of memory in an update at step 7{words}. What helps: ")
+
+
+def test_what_is_set_is_not_named_again(recipe: Recipe) -> None:
+    """Only what would help this recipe is said."""
+    free = out_of_memory.text("update", 1, "", recipe)
+    compute = Compute(gradient_checkpointing=True, offload=("optimizer",))
+    tight = out_of_memory.text("update", 1, "", changed(recipe, compute=compute))
+    assert "gradient_checkpointing" in free
+    assert "offload" in free
+    assert "gradient_checkpointing" not in tight
+    assert "offload" not in tight
+    assert "(now 12)" in tight
