@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from inspect import signature
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +28,18 @@ GROWTH = 4
 """Tokens by which the room of the sequences in a cache grows at least, on a CPU."""
 
 
+def _kernel() -> Any:
+    """Return PyTorch's attention for sequences of any length; ``None`` in versions without it, or without windows."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn as found
+    except ImportError:
+        return None
+    return found if {"window_size", "enable_gqa"} <= signature(found).parameters.keys() else None
+
+
+varlen_attn = _kernel()
+
+
 class Layout(Protocol):
     """How the tokens of a forward pass attend to each other, and which experts they go to."""
 
@@ -34,8 +47,11 @@ class Layout(Protocol):
     def choice(self) -> Choice | None:
         """Which experts of a mixture the tokens go to, and what notes it; ``None``: the routers choose."""
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Return the attention output, shaped as ``q`` with heads and tokens swapped: [1, T, heads, size]."""
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None = None) -> Tensor:
+        """Return the attention output, shaped as ``q`` with heads and tokens swapped: [1, T, heads, size].
+
+        With a ``window``, a token sees the last so many tokens, itself among them.
+        """
 
 
 @dataclass(frozen=True)
@@ -63,15 +79,23 @@ class Packing:
     keys: list[tuple[Tensor, Tensor]] | None = field(default=None, compare=False)
     choice: Choice | None = field(default=None, compare=False)
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None = None) -> Tensor:
         """Return causal attention inside each sequence."""
         if self.keys is not None:
             self.keys.append((k[0].transpose(0, 1), v[0].transpose(0, 1)))
-        if _in_small_products(q) and not torch.is_autocast_enabled(q.device.type):
+        window = None if window is None or window >= self.width else window
+        cast = torch.get_autocast_dtype(q.device.type) if torch.is_autocast_enabled(q.device.type) else None
+        if _in_small_products(q) and cast is None and window is None:
             return panels.attend(q, k, v, self._panels(q.shape[1], k.shape[1]), scale)
+        if _is_ragged(q, cast or q.dtype):
+            q, k, v = (x.to(cast or x.dtype) for x in (q, k, v))
+            return self._ragged.attend(q, k, v, scale, window)
         shape = (len(self.gather) // self.width, self.width, -1, q.shape[-1])
         qs, ks, vs = (F.embedding(self.gather, _flat(x)).view(shape).transpose(1, 2) for x in (q, k, v))
-        out = F.scaled_dot_product_attention(qs, ks, vs, is_causal=True, scale=scale, enable_gqa=_grouped(q, k))
+        mask = None if window is None else _band(self.width, window).to(q.device)
+        out = F.scaled_dot_product_attention(
+            qs, ks, vs, mask, is_causal=mask is None, scale=scale, enable_gqa=_grouped(q, k)
+        )
         out = out.transpose(1, 2).reshape(len(self.gather), -1)
         return F.embedding(self.scatter, out).view(1, len(self.scatter), -1, q.shape[-1])
 
@@ -96,6 +120,17 @@ class Packing:
         sequence = self._ends.cumsum(0) - self._ends.long()
         row = sequence.repeat_interleave(self.size).to(self.device)
         return row * self.width + self.positions
+
+    @cached_property
+    def _ragged(self) -> Ragged:
+        there = self.size > 0
+        prompt, before, first, size = (x[there] for x in (self.prompt, self.before, self.first, self.size))
+        seen = before + size
+        column = torch.arange(int(seen.sum())) - (seen.cumsum(0) - seen).repeat_interleave(seen)
+        prompt, before, first = (x.repeat_interleave(seen) for x in (prompt, before, first))
+        places = torch.where(column < before, prompt + column, first + column - before)
+        queries, keys = (F.pad(x.cumsum(0), (1, 0)).int().to(self.device) for x in (size, seen))
+        return Ragged(places.to(self.device), queries, keys, int(size.max()), self.width)
 
     @property
     def _inside(self) -> Tensor:
@@ -137,6 +172,35 @@ class Packing:
     @cached_property
     def _made(self) -> dict[tuple[int, int], panels.Panels]:
         return {}
+
+
+class Ragged(NamedTuple):
+    """The segments of a row for a kernel that takes sequences of any length: the last queries of each one's keys.
+
+    Attributes:
+        places: [K] place in the row of each key, segment by segment, those of its prompt first.
+        queries: [S + 1] where the queries of each segment begin in the row, and its end; int32.
+        keys: the same of its keys.
+        most: queries of the longest segment.
+        width: keys of the longest.
+    """
+
+    places: Tensor
+    queries: Tensor
+    keys: Tensor
+    most: int
+    width: int
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
+        """Return causal attention inside each sequence; a prompt is computed once, and nothing is padded."""
+        ks, vs = (F.embedding(self.places, _flat(x)).view(len(self.places), -1, x.shape[-1]) for x in (k, v))
+        rows = q[0].transpose(0, 1).contiguous()
+        before = -1 if window is None else window - 1
+        out: Tensor = varlen_attn(
+            rows, ks, vs, self.queries, self.keys, self.most, self.width,
+            scale=scale, window_size=(before, 0), enable_gqa=_grouped(q, k),
+        )  # fmt: skip
+        return out[None]
 
 
 class KeyCache:
@@ -216,13 +280,14 @@ class KeyCache:
         if self._mask is not None:
             self._mask = F.pad(self._mask, (0, 1), value=True)
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Return the attention of the newest token of each sequence over all of its tokens."""
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None = None) -> Tensor:
+        """Return the attention of the newest token of each sequence over all of its tokens, or those of the window."""
         keys, values = self._keys[layer]
+        first = 0 if window is None else max(0, self.width - window)
         keys[:, :, self.width - 1] = k[0].transpose(0, 1)
         values[:, :, self.width - 1] = v[0].transpose(0, 1)
-        seen = keys[:, :, : self.width], values[:, :, : self.width]
-        mask = None if self._mask is None else self._mask[:, None, None]
+        seen = keys[:, :, first : self.width], values[:, :, first : self.width]
+        mask = None if self._mask is None else self._mask[:, None, None, first:]
         q = q[0].transpose(0, 1).unsqueeze(2)
         if _in_small_products(q):
             out = _attend_one(q, *seen, mask, scale)
@@ -283,6 +348,19 @@ def _grouped(q: Tensor, k: Tensor) -> bool:
     return q.shape[1] != k.shape[1]
 
 
+def _band(width: int, window: int) -> Tensor:
+    """Return [width, width] which tokens (columns) each one sees of the last ones: so many, and no later one."""
+    return torch.ones(width, width, dtype=torch.bool).tril().triu(1 - window)
+
+
+def _is_ragged(q: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether PyTorch's kernel for sequences of any length computes these queries in this type."""
+    if varlen_attn is None or q.device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return False
+    fits = q.shape[-1] <= 256 and q.shape[-1] % 8 == 0
+    return fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
+
+
 def _in_small_products(q: Tensor) -> bool:
     """Return whether batches of small matrix products are faster here than a fused kernel."""
     return q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
@@ -300,13 +378,11 @@ def attention(
     if layout is None:
         raise RunnerError(f"{type(module).__name__} does not hand its arguments on to attention: it cannot be trained")
     refused = [k for k in ("softcap", "s_aux") if extra.get(k) is not None]
-    window = extra.get("sliding_window") or getattr(module, "sliding_window", None)  # some models do not hand it on
-    if window is not None and layout.width > window:
-        refused.append(f"sliding_window={window} at {layout.width} tokens")
     if refused:
         raise RunnerError(f"{type(module).__name__}: attention with {', '.join(refused)} cannot be trained here")
     scale = extra.get("scaling") or query.shape[-1] ** -0.5
-    return layout.attend(module.layer_idx, query, key, value, scale), None
+    window = extra.get("sliding_window") or getattr(module, "sliding_window", None)  # some models do not hand it on
+    return layout.attend(module.layer_idx, query, key, value, scale, window), None
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attention)

@@ -316,21 +316,23 @@ class Phases:
         """Return the bytes that autograd keeps of one block.
 
         Twice a norm's input, unless the functions of :mod:`.elementwise` work, its quotient and what the products take;
-        queries, keys, values and output of the attention; what the output layer takes, unless attention works in panels
-        and leaves it as it is; four tensors of the MLP.
+        queries, keys, values and output of the attention; what the output layer takes, if attention works on padded
+        sequences; four tensors of the MLP.
         """
         m, w = self.model, self.width
         copies = 4 + 4 / 2.5  # casts of what three and two products take
         whole = FULL * (2 if self._in_panels else 3)
         norms = 2 * m.hidden * (whole if w == FULL else int(2 * FULL + w * copies / 2))
-        rest = 4 * m.inner * w + (0 if self._in_panels else m.hidden * w)
-        return tokens * (norms + rest) + self._attended(tokens) * (2 * m.queries + 2 * m.keys) * w
+        rest = 4 * m.inner * w + (m.hidden * w if self._padded else 0)
+        by_sequence = tokens * self.recipe.schedule.group_size * self._longest // self._group
+        queries = by_sequence if self._padded else tokens
+        keys = tokens if self._in_panels else by_sequence
+        return tokens * (norms + rest) + (2 * m.queries * queries + 2 * m.keys * keys) * w
 
-    def _attended(self, tokens: int) -> int:
-        """Return for how many tokens attention keeps tensors: by sequence unless it works in panels."""
-        if self._in_panels:
-            return tokens
-        return tokens * self.recipe.schedule.group_size * self._longest // self._group
+    @property
+    def _padded(self) -> bool:
+        """Whether attention works on padded sequences: not in panels, nor by a kernel that takes any length."""
+        return self.width == FULL if self.device == "cuda" else self.width < FULL
 
     @property
     def _in_panels(self) -> bool:

@@ -25,6 +25,10 @@ FROZEN = {"float32": 4, "bfloat16": 2}
 """Bytes of a parameter beside adapters, by `model.dtype`."""
 PROCESSES = (2, 4, 8)
 """Of how many processes a plan shows what each holds where they share the optimizer, and the study does not say."""
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+"""Keys of a config.json that bound what goes into a softmax, as Gemma 2 does."""
+SINKS = frozenset({"gpt_oss"})
+"""Kinds of models whose attention gives a share to no token."""
 
 _LONGEST_HEADER = 100 << 20  # bytes: safetensors' own bound
 
@@ -80,8 +84,8 @@ class ModelFiles:
             return cls(faults=(f"`{field}: {name}`: its tokenizer cannot be loaded: {reason}",))
         # as `Policy.load` gets them
         ends = chat.ends_of((generation if generation is not None else config or {}).get("eos_token_id"), tokenizer)
-        faults = () if ends else (chat.no_end(name),)
-        return cls(tokenizer, "", ends, context_of(config), faults, shapes_in(folder), config or {})
+        faults = [*(() if ends else (chat.no_end(name),)), *_bounds(config or {}, f"{field}: {name}")]
+        return cls(tokenizer, "", ends, context_of(config), tuple(faults), shapes_in(folder), config or {})
 
     def memory(self, recipe: Recipe, processes: int | None = None) -> list[str]:
         """Return a line on what a run holds of weights and optimizer; none if the size of the model is not known.
@@ -242,6 +246,13 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return {}  # loading it says what is wrong
     return found
+
+
+def _bounds(config: Mapping[str, Any], where: str) -> list[str]:
+    """Return what of a model's attention or logits no code here computes."""
+    found = [f"`{name}: {config[name]}` of its config.json" for name in CAPS if config.get(name) is not None]
+    found += ["the sinks of its attention"] if config.get("model_type") in SINKS else []
+    return [f"`{where}`: {each} cannot be trained here. Name another model." for each in found]
 
 
 def context_of(config: Mapping[str, Any] | None) -> int | None:

@@ -133,10 +133,7 @@ def _longest(recipe: Recipe, learner: Learner, prompt: list[int]) -> tuple[list[
     """Return prompts and responses of a process's largest pass in an update."""
     policy, schedule = learner.policy, recipe.schedule
     given = recipe.turns.room if isinstance(recipe.turns, FunctionTurns) else 0
-    length, window = schedule.max_new_tokens + given, getattr(policy.model.config, "sliding_window", None)
-    if window is not None:  # a longer sequence is refused where one comes
-        length = max(1, min(length, window - len(prompt)))
-    size = schedule.group_size
+    length, size = schedule.max_new_tokens + given, schedule.group_size
     responses = ceil(schedule.prompts_per_step * size / schedule.minibatches / learner.world.size)
     fit = BUDGET[policy.device.type] // max(1, length - 1 + len(prompt) // size)
     count, response = max(1, min(responses, fit)), [policy.ends[0]] * length

@@ -1,16 +1,19 @@
-"""Model folders that lack weights or are cut: an error that names them, never weights that were drawn."""
+"""Model folders that lack weights, are cut or want what is not computed here: an error that names it."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from paribus.errors import RunnerError
+from paribus_runners.native.model_files import ModelFiles
 from paribus_runners.native.policy import Policy
 
 Weights = dict[str, torch.Tensor]
@@ -64,3 +67,30 @@ def test_weights_of_another_shape_are_told(changed_weights: Callable[..., Path])
     """Such as those of another size of the same family."""
     folder = changed_weights(lambda weights: {k: v[:-1].clone() if "q_proj" in k else v for k, v in weights.items()})
     assert "cannot be loaded" in loaded(folder)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "`attn_logit_softcapping: 50.0` of its config.json"),
+        (
+            {"final_logit_softcapping": 30.0},
+            "`final_logit_softcapping: 30.0` of its config.json",
+        ),
+        ({"model_type": "gpt_oss"}, "the sinks of its attention"),
+        ({"attn_logit_softcapping": None}, ""),
+    ],
+)
+def test_a_plan_refuses_what_no_code_here_computes(
+    chain_model: Path, tmp_path: Path, setting: dict[str, Any], said: str
+) -> None:
+    """From config.json, before the weights are loaded."""
+    shutil.copytree(chain_model, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | setting))
+    faults = ModelFiles.of(str(tmp_path / "model"), None).faults
+    assert bool(faults) is bool(said)
+    assert all(
+        fault == f"`model.name: {tmp_path / 'model'}`: {said} cannot be trained here. Name another model."
+        for fault in faults
+    )

@@ -22,6 +22,7 @@ MODELS = {
     "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", {"head_dim": 8}),
     "qwen3-wide-heads": ("qwen3", {"head_dim": 16, "num_key_value_heads": 4, "attention_bias": True}),
+    "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
     "llama": ("llama", {}),
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama-dynamic": (
@@ -126,12 +127,3 @@ def test_other_types_and_adapters_are_left_to_transformers():
     assert Decoder.of(SimpleNamespace(**vars(policy) | {"shared": object()}), MOST) is None
     lora.add(policy.model, Lora(rank=2), 0)
     assert Decoder.of(policy, MOST) is None
-
-
-def test_a_window_shorter_than_a_sequence_is_refused():
-    """As in a pass by Transformers."""
-    windowed = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0}
-    policy = policy_of("qwen2", windowed)
-    for one_more in (by_transformers(policy), Decoder.of(policy, MOST).hidden):
-        with pytest.raises(Exception, match=r"sliding_window=6 at 7 tokens"):
-            read(policy, one_more)

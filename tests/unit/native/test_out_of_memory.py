@@ -154,7 +154,7 @@ def test_a_rehearsal_changes_no_weight(recipe: Recipe, policy: Policy, made: Cal
 
 
 def test_what_is_rehearsed_fills_a_pass(recipe: Recipe, policy: Policy) -> None:
-    """All responses of an update at their limit, or as many as a pass takes; a window bounds them."""
+    """All responses of an update at their limit, or as many as a pass takes."""
     learner = Learner.of(recipe, policy)
     prompts, texts = out_of_memory._longest(recipe, learner, [3, 4, 5])
     assert [len(group) for group in texts] == [8, 8, 8]  # 6 prompts in two updates
@@ -164,8 +164,6 @@ def test_what_is_rehearsed_fills_a_pass(recipe: Recipe, policy: Policy) -> None:
     assert [len(group) for group in out_of_memory._longest(long, learner, [3])[1]] == [4]  # 4,096 tokens
     longer = changed(recipe, schedule={"max_new_tokens": 9000})
     assert [len(group) for group in out_of_memory._longest(longer, learner, [3])[1]] == [1]
-    policy.model.config.sliding_window = 10
-    assert len(out_of_memory._longest(long, learner, [3, 4])[1][0][0]) == 8
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,20 @@ def test_the_batch_around_a_response_does_not_matter(
     torch.testing.assert_close(got.logp, want.logp, rtol=0, atol=1e-5)
 
 
+def test_ended_responses_may_be_read_on_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, policy: Policy, prompts: list[list[int]]
+) -> None:
+    """Looking at which have ended only now and then, as on a GPU, changes no response."""
+    found = [_sample(policy, prompts)]
+    for passes in (4, 16):
+        monkeypatch.setitem(sampler.LOOKS, "cpu", passes)
+        found.append(_sample(policy, prompts))
+    for other in found[1:]:
+        assert other.tokens() == found[0].tokens()
+        assert other.truncated.equal(found[0].truncated)
+        torch.testing.assert_close(other.logp, found[0].logp, rtol=1e-4, atol=1e-5)
+
+
 def test_truncated_means_without_end_mark(policy: Policy, prompts: list[list[int]]) -> None:
     """A response is truncated exactly if it fills the room without an end mark at its end."""
     responses = _sample(policy, prompts, copies=20)

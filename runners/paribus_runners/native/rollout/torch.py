@@ -26,6 +26,8 @@ from paribus_runners.native.support import Support, restricted, truncated
 
 EVICT = 0.05
 """Finished responses are dropped when they make up this share of the batch: at most as many others move then."""
+LOOKS = {"cpu": 1, "cuda": 16}
+"""Passes until the sampler looks which responses have ended: on a GPU a look waits for all that is computed there."""
 ROWS = {"cpu": 512, "cuda": 1024}
 """Responses that all processes together sample at once, by device: bounds the memory of the cache."""
 _NONE = Responses(
@@ -119,12 +121,15 @@ def _sample(
         token = drawn.token
         found.append((rows * room + t, drawn))
         alive &= torch.isin(token, ends, invert=True)
-        left = int(alive.sum())
-        if left == 0 or t + 1 == room:
+        if t + 1 == room:
             break
-        if left <= (1 - EVICT) * len(rows):
-            order = reader.cache.keep(alive.nonzero().squeeze(1))
-            rows, alive, token = rows[order], alive[order], token[order]
+        if t % LOOKS[device.type] == 0:
+            left = int(alive.sum())
+            if left == 0:
+                break
+            if left <= (1 - EVICT) * len(rows):
+                order = reader.cache.keep(alive.nonzero().squeeze(1))
+                rows, alive, token = rows[order], alive[order], token[order]
         hidden = reader.read(token, rows, t)
         drawn = _draw(head, hidden, uniforms[rows, t + 1], requests)
     every, places = Drawn.join([drawn for _, drawn in found]), torch.cat([place for place, _ in found])
