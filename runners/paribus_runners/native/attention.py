@@ -81,14 +81,15 @@ class Packing:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None = None) -> Tensor:
         """Return causal attention inside each sequence."""
+        kind = q.device.type
+        if torch.is_autocast_enabled(kind):  # before keys are kept: a rotation leaves float32, and attention casts it
+            q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
         if self.keys is not None:
             self.keys.append((k[0].transpose(0, 1), v[0].transpose(0, 1)))
         window = None if window is None or window >= self.width else window
-        cast = torch.get_autocast_dtype(q.device.type) if torch.is_autocast_enabled(q.device.type) else None
-        if _in_small_products(q) and cast is None and window is None:
+        if _in_small_products(q) and window is None:
             return panels.attend(q, k, v, self._panels(q.shape[1], k.shape[1]), scale)
-        if _is_ragged(q, cast or q.dtype):
-            q, k, v = (x.to(cast or x.dtype) for x in (q, k, v))
+        if _is_ragged(q):
             return self._ragged.attend(q, k, v, scale, window)
         shape = (len(self.gather) // self.width, self.width, -1, q.shape[-1])
         qs, ks, vs = (F.embedding(self.gather, _flat(x)).view(shape).transpose(1, 2) for x in (q, k, v))
@@ -353,9 +354,9 @@ def _band(width: int, window: int) -> Tensor:
     return torch.ones(width, width, dtype=torch.bool).tril().triu(1 - window)
 
 
-def _is_ragged(q: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether PyTorch's kernel for sequences of any length computes these queries in this type."""
-    if varlen_attn is None or q.device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+def _is_ragged(q: Tensor) -> bool:
+    """Return whether PyTorch's kernel for sequences of any length computes these queries."""
+    if varlen_attn is None or q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
         return False
     fits = q.shape[-1] <= 256 and q.shape[-1] % 8 == 0
     return fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
@@ -381,7 +382,8 @@ def attention(
     if refused:
         raise RunnerError(f"{type(module).__name__}: attention with {', '.join(refused)} cannot be trained here")
     scale = extra.get("scaling") or query.shape[-1] ** -0.5
-    window = extra.get("sliding_window") or getattr(module, "sliding_window", None)  # some models do not hand it on
+    handed = "sliding_window" in extra  # some models do not hand it on; others do so in some of the layers that have it
+    window = extra["sliding_window"] if handed else getattr(module, "sliding_window", None)
     return layout.attend(module.layer_idx, query, key, value, scale, window), None
 
 

@@ -79,7 +79,7 @@ def _memory_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        mallopt(M_TRIM_THRESHOLD, 128 * 2**10)  # what it is without us
+        mallopt(M_TRIM_THRESHOLD, 128 * 2**10)  # glibc's default, which from now on it does not adjust
 
 
 def prepare(recipe: Recipe, cache: Path) -> None:
@@ -120,7 +120,7 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
     world = world or World()
     with settled(), termination() as asked, ExitStack() as stack:
         world.phases = stack.enter_context(Phases.open(folder.path, world.number, elsewhere=world.elsewhere))
-        stack.enter_context(out_of_memory.named(world.phases, job.recipe))
+        stack.enter_context(out_of_memory.named(world.phases, job.recipe, best_device().type))
         about = environment.describe() | of_sampler(job.recipe.rollout)
         about |= {"processes": world.everyone} if world.everyone > 1 else {}
         if world.writes:

@@ -250,9 +250,12 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
 
 def _bounds(config: Mapping[str, Any], where: str) -> list[str]:
     """Return what of a model's attention or logits no code here computes."""
-    found = [f"`{name}: {config[name]}` of its config.json" for name in CAPS if config.get(name) is not None]
-    found += ["the sinks of its attention"] if config.get("model_type") in SINKS else []
-    return [f"`{where}`: {each} cannot be trained here. Name another model." for each in found]
+    found = []
+    for each in (config, config.get("text_config")):
+        if isinstance(each, Mapping):
+            found += [f"`{name}: {each[name]}` in its config.json" for name in CAPS if each.get(name) is not None]
+            found += ["sinks in its attention"] if each.get("model_type") in SINKS else []
+    return [f"`{where}` has {each}, which no code here computes. Name another model." for each in found]
 
 
 def context_of(config: Mapping[str, Any] | None) -> int | None:

@@ -23,6 +23,7 @@ from paribus.run_folder.phases import Phases
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.log_probabilities import BUDGET, score
 from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.update import together, without_tokens
 
 WORDS: Mapping[RunPhase, str] = {
     "start": "while it loaded",
@@ -36,13 +37,24 @@ WORDS: Mapping[RunPhase, str] = {
 }
 
 
+NO_MEMORY = (
+    "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "ALLOC_FAILED",
+    "Failed to CUDA calloc",
+    "Failed to CUDA malloc",
+)
+"""What libraries say that ask for memory beside PyTorch's allocator."""
+
+
 @contextmanager
-def named(phases: Phases, recipe: Recipe) -> Iterator[None]:
+def named(phases: Phases, recipe: Recipe, device: str) -> Iterator[None]:
     """Name the phase and what helps if there is no memory inside.
 
     Args:
         phases: what this process is doing.
         recipe: what it trains, to name what is not yet set.
+        device: where it does so, ``cpu`` or ``cuda``.
 
     Raises:
         RunnerError: there was no memory.
@@ -53,13 +65,13 @@ def named(phases: Phases, recipe: Recipe) -> Iterator[None]:
         wanted = _wanted(error)
         if wanted is None:
             raise
-        raise RunnerError(text(*phases.now, wanted, recipe)) from error
+        raise RunnerError(text(*phases.now, wanted, recipe, device)) from error
 
 
-def text(phase: RunPhase, step: int, wanted: str, recipe: Recipe) -> str:
+def text(phase: RunPhase, step: int, wanted: str, recipe: Recipe, device: str) -> str:
     """Return what is said of a run without memory: where, how much was asked for, and what helps."""
     where = f"{WORDS[phase]} at step {step}" if step else WORDS[phase]
-    helps = ", ".join(_remedies(phase, recipe))
+    helps = ", ".join(_remedies(phase, recipe, device))
     return f"out of memory {where}{wanted}. What helps: {helps}. `paribus plan` predicts the peak of each phase."
 
 
@@ -69,34 +81,33 @@ def _wanted(error: BaseException) -> str | None:
     if isinstance(error, torch.OutOfMemoryError):
         found = re.search(r"Tried to allocate ([\d.]+ [KMG]iB)", message)
         return f": it asked for {found[1]} more" if found else ""
-    if isinstance(error, MemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in message:
+    if isinstance(error, MemoryError) or any(words in message for words in NO_MEMORY):
         return ""
     found = re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", message)
     return f": it asked for {int(found[1]) / 2**20:,.0f} MiB more" if found else None
 
 
-def _remedies(phase: RunPhase, recipe: Recipe) -> Iterator[str]:
-    """Yield what makes the peak of a phase smaller and is not set yet."""
-    model, compute, schedule = recipe.model, recipe.compute, recipe.schedule
-    if phase in ("update", "old_pass"):
-        if phase == "update" and not compute.gradient_checkpointing:
-            yield "`compute.gradient_checkpointing: true`"
-        if phase == "update" and "optimizer" not in compute.offload:
-            yield "`compute.offload: [optimizer]`"
-        if compute.head == "torch":
-            yield "`compute.head: triton` on a GPU"
-    if phase in ("rollout", "evaluation") and recipe.rollout.engine == "torch":
-        yield "`rollout.engine: vllm`"
-    if model.dtype == "float32":
-        yield "`model.dtype: bfloat16`"
-    if model.lora is None and phase in ("start", "update", "sync", "checkpoint"):
-        yield "`model.lora`"
-    if phase == "evaluation":
-        yield "fewer `evaluate.problems` or `samples`, or a lower `max_new_tokens` of the set"
-    else:
-        yield f"a lower `schedule.max_new_tokens` (now {schedule.max_new_tokens:,})"
-    if phase == "rollout":
-        yield "a smaller `schedule.prompts_per_step` or `group_size`"
+def _remedies(phase: RunPhase, recipe: Recipe, device: str) -> list[str]:
+    """Return what makes the peak of a phase smaller and is not set yet."""
+    model, compute, gpu = recipe.model, recipe.compute, device == "cuda"
+    limit = f"a lower `schedule.max_new_tokens` (now {recipe.schedule.max_new_tokens:,})"
+    wide = model.lora is None and model.trained_dtype == "float32"
+    sampling = gpu and recipe.rollout.engine == "torch"
+    every: list[tuple[str, bool, tuple[RunPhase, ...]]] = [
+        ("`compute.gradient_checkpointing: true`", not compute.gradient_checkpointing, ("update",)),
+        ("`optimizer` in `compute.offload`", gpu and "optimizer" not in compute.offload, ("update",)),
+        ("`compute.sharding` on several GPUs", gpu and compute.sharding == "none", ("update",)),
+        ("`compute.head: triton`", gpu and compute.head == "torch", ("old_pass", "update")),
+        ("`rollout.engine: vllm`", sampling, ("rollout", "evaluation")),
+        ("`model.dtype: bfloat16`", model.dtype == "float32", ("rollout", "old_pass", "update", "evaluation")),
+        ("`model.trained_dtype: bfloat16`", wide, ("start", "update", "sync", "checkpoint")),
+        ("`model.lora`", model.lora is None, ("start", "update")),
+        (limit, True, ("rollout", "old_pass", "update")),
+        ("a smaller `schedule.prompts_per_step` or `group_size`", True, ("rollout",)),
+        ("fewer `evaluate.problems` or `samples`, or a lower `max_new_tokens` of the set", True, ("evaluation",)),
+        ("a smaller model", True, (phase,)),
+    ]
+    return [words for words, free, phases in every if free and phase in phases]
 
 
 def is_limited(device: torch.device) -> bool:
@@ -105,37 +116,46 @@ def is_limited(device: torch.device) -> bool:
 
 
 def rehearse(recipe: Recipe, learner: Learner, rollouts: Rollouts) -> None:
-    """Make the largest pass that an update can have, forward and backward, and free what it has made.
+    """Make the largest pass that an update of the policy can have, forward and backward, and free what it has made.
 
-    All responses reach the limit, and the moments of the optimizer are there. No weight and no random number changes.
+    Responses are as long as they may be. What else is there in such a pass is there as well: gradients of passes before
+    and of the critic, and the moments of the optimizers. No weight and no random number changes.
 
     Args:
         recipe: gives the limits.
         learner: the networks.
         rollouts: the first ones, whose longest prompt counts.
     """
-    prompts, texts = _longest(recipe, learner, max(rollouts.prompts, key=len))
-    temperature, with_entropy = recipe.schedule.temperature, recipe.auxiliary.entropy != 0
+    policy, prompt = learner.policy, max(rollouts.prompts, key=len)
+    prompts, texts, several = _longest(recipe, prompt, BUDGET[policy.device.type], learner.world.size)
     optimizers = [each for each in (learner.optimizer, learner.critic_optimizer) if each is not None]
     with learner.sharded():
         held = [each.room() for each in optimizers]
-        found = score(learner.policy, prompts, texts, temperature, with_entropy=with_entropy, accumulate=True)
-        (found.logp.sum() * 0).backward()  # type: ignore[no-untyped-call]
-        del found
         if learner.critic is not None:
             (learner.critic.values(prompts, texts).sum() * 0).backward()  # type: ignore[no-untyped-call]
+        if several:
+            without_tokens(policy).backward()  # type: ignore[no-untyped-call]
+        entropy = recipe.auxiliary.entropy != 0
+        found = score(policy, prompts, texts, recipe.schedule.temperature, with_entropy=entropy, accumulate=True)
+        total = found.logp.sum() if found.entropy is None else found.logp.sum() + found.entropy.sum()
+        (total * 0).backward()  # type: ignore[no-untyped-call]
         del held
         for each in optimizers:
             each.zero()
 
 
-def _longest(recipe: Recipe, learner: Learner, prompt: list[int]) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Return prompts and responses of a process's largest pass in an update."""
-    policy, schedule = learner.policy, recipe.schedule
-    given = recipe.turns.room if isinstance(recipe.turns, FunctionTurns) else 0
-    length, size = schedule.max_new_tokens + given, schedule.group_size
-    responses = ceil(schedule.prompts_per_step * size / schedule.minibatches / learner.world.size)
-    fit = BUDGET[policy.device.type] // max(1, length - 1 + len(prompt) // size)
-    count, response = max(1, min(responses, fit)), [policy.ends[0]] * length
-    texts = [[response] * min(size, count - first) for first in range(0, count, size)]
-    return [prompt] * len(texts), texts
+def _longest(
+    recipe: Recipe, prompt: list[int], budget: int, processes: int
+) -> tuple[list[list[int]], list[list[list[int]]], bool]:
+    """Return prompts and responses of a process's largest pass in an update, and whether there are other passes."""
+    schedule, size, unit = recipe.schedule, recipe.schedule.group_size, together(recipe)
+    length = schedule.max_new_tokens + (recipe.turns.room if isinstance(recipe.turns, FunctionTurns) else 0)
+    shared = len(prompt) // size
+    units = ceil(schedule.prompts_per_step * size / schedule.minibatches / unit / processes)
+    fit = max(1, budget // max(1, unit * (length - 1 + shared)))
+    lengths = [length] * (min(units, fit) * unit)
+    rest = budget - len(lengths) * (length - 1 + shared)
+    if units > fit and rest > shared + 1:  # a shorter one fills the pass
+        lengths.append(rest - shared + 1)
+    groups = [lengths[first : first + size] for first in range(0, len(lengths), size)]
+    return [prompt] * len(groups), [[[prompt[0]] * n for n in group] for group in groups], units > fit

@@ -32,6 +32,7 @@ from paribus_runners.native.rollout.conversation import conversation
 from paribus_runners.native.rollout.engine import sampler_of
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.retired import AllRetired, Retired
+from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.rollout.sampler import Requests, complete
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
@@ -68,7 +69,7 @@ class Trainer:
         self._stop = StopCheck(asked_to_stop, learner.networks, learner.world.phases.progress)
         self._world.while_waiting = self._stop.check
         self._parts = Parts(folder, learner)
-        self._rehearsed = not is_limited(learner.policy.device)
+        self._rehearsed = not any(self._world.gather_all(is_limited(learner.policy.device)))  # all do, or none
         self._sampler = sampler_of(job.recipe, learner.policy, grader.task, job.seed, self._stop.pass_made, self._world)
         self._source = Source(
             learner.policy, learner.reference, grader.task, job.seed, self._sampler, grader, self._world
@@ -177,15 +178,13 @@ class Trainer:
 
     def _train_on(self, progress: Progress, step: int) -> tuple[Progress, dict[str, float]]:
         """Weigh and update once on the first rollouts of the queue."""
+        sampled = time.perf_counter()
         learner, recipe, queued, phases = self._learner, self._recipe.at(step), progress.queued, self._world.phases
         rollouts = queued.steps[0]
         rate = learner.set_rate(recipe, step)
         self._sampler.rest()
         if not self._rehearsed:
-            phases.enter("update", step)
-            rehearse(recipe, learner, rollouts)
-            self._rehearsed = True
-        sampled = time.perf_counter()
+            sampled += self._rehearse(recipe, rollouts, step)
         phases.enter("old_pass", step)
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
         self._stop.changed = True
@@ -214,6 +213,15 @@ class Trainer:
             values["sampling/temperature"] = recipe.schedule.temperature
         left = replace(queued, steps=queued.steps[1:])
         return Progress(step, spent, experience.history, left, progress.retired), values
+
+    def _rehearse(self, recipe: Recipe, rollouts: Rollouts, step: int) -> float:
+        """Try the largest update; return the seconds that it took."""
+        start, before = time.perf_counter(), self._stop.changed
+        self._stop.changed = True  # who is stopped in it has no whole weights to save if they are shared
+        self._world.phases.enter("update", step)
+        rehearse(recipe, self._learner, rollouts)
+        self._rehearsed, self._stop.changed = True, before
+        return time.perf_counter() - start
 
     def _by_samplers(self, work: Callable[[], T]) -> T:
         """Return what the processes that sample find, in all of them; the others wait.

@@ -162,7 +162,7 @@ def _ahead(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, t
             score(policy, prompts, texts, recipe.schedule.temperature, support=support, experts=experts).logp.cpu()
         )
     for _ in range(_missing(recipe, learner, rollouts, batch)):
-        _without_tokens(policy)
+        without_tokens(policy)
     every = learner.world.gather(torch.cat(mine) if mine else None)
     return torch.cat([logp for logp in every if logp is not None])
 
@@ -224,7 +224,7 @@ def backward(
         seen = observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach(), entropy, now.replaced)
         yield seen if old is None else replace(seen, old=old.cpu())
     for _ in range(_missing(recipe, learner, rollouts, batch)):
-        _without_tokens(policy).backward()  # type: ignore[no-untyped-call]
+        without_tokens(policy).backward()  # type: ignore[no-untyped-call]
 
 
 def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batch: Batch) -> float:
@@ -260,7 +260,7 @@ def _forward_passes(
     Each is first and end response, prompts, responses by prompt.
     """
     responses, groups = rollouts.responses.select(batch.rows), rollouts.scored.group[batch.rows].tolist()
-    ids, unit = responses.tokens(), _unit(recipe)
+    ids, unit = responses.tokens(), together(recipe)
     sums = _costs(recipe, rollouts, batch)
     mine = world.share(sums)
     for units in split(mine, [sums[i] for i in mine], BUDGET[device]):
@@ -268,7 +268,7 @@ def _forward_passes(
         yield first, end, *_by_group(range(first, end), ids, groups, rollouts.prompts)
 
 
-def _unit(recipe: Recipe) -> int:
+def together(recipe: Recipe) -> int:
     """Return how many responses stay together."""
     return 2 if recipe.loss.kind == "pair_dpo" else 1
 
@@ -276,7 +276,7 @@ def _unit(recipe: Recipe) -> int:
 def _costs(recipe: Recipe, rollouts: Rollouts, batch: Batch) -> list[int]:
     """Return the tokens that a forward pass has for each unit of a batch."""
     lengths, groups = rollouts.responses.read[batch.rows].tolist(), rollouts.scored.group[batch.rows].tolist()
-    prompts, size, unit = rollouts.prompts, recipe.schedule.group_size, _unit(recipe)
+    prompts, size, unit = rollouts.prompts, recipe.schedule.group_size, together(recipe)
     costs = [n - 1 + len(prompts[g]) // size for n, g in zip(lengths, groups, strict=True)]
     return [sum(costs[i : i + unit]) for i in range(0, len(costs), unit)]
 
@@ -290,7 +290,7 @@ def _missing(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch)
     return max(counts) - counts[world.rank]
 
 
-def _without_tokens(policy: Policy) -> Tensor:
+def without_tokens(policy: Policy) -> Tensor:
     """Make a pass that changes nothing; return 0, of which all gradients are 0."""
     return score(policy, [[0]], [[[0]]], 1.0).logp.sum() * 0
 

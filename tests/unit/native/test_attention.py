@@ -12,6 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
+    Exaone4Config,
+    Exaone4ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
@@ -34,6 +36,7 @@ SIZES: dict[str, Any] = {
     "attn_implementation": attention.NAME,
 }
 QWEN: dict[str, Any] = {"use_sliding_window": True, "max_window_layers": 1}
+LAYERS: dict[str, Any] = {"layer_types": ["sliding_attention", "full_attention"]}
 CPU = torch.device("cpu")
 LENGTHS, GROUPS = [3, 6, 2], [[5, 0, 1], [], [9]]
 """Tokens of prompts, and of the responses to each; one response has none that is read."""
@@ -46,6 +49,7 @@ def model_of(kind: str) -> PreTrainedModel:
     model: PreTrainedModel = {
         "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(intermediate_size=16, **QWEN, **SIZES)),
         "qwen2_moe": lambda: Qwen2MoeForCausalLM(Qwen2MoeConfig(**moe, **QWEN, **SIZES)),
+        "exaone4": lambda: Exaone4ForCausalLM(Exaone4Config(intermediate_size=16, **LAYERS, **SIZES)),
         "mistral": lambda: MistralForCausalLM(MistralConfig(intermediate_size=16, **SIZES)),
     }[kind]()
     return model.eval()
@@ -66,7 +70,7 @@ def texts() -> tuple[list[Tensor], list[list[Tensor]]]:
     return prompts, [[torch.randint(8, (n,)) for n in group] for group in GROUPS]
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "qwen2_moe", "mistral"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen2_moe", "mistral", "exaone4"])
 def test_a_row_has_the_logits_of_transformers_with_windows(kind: str) -> None:
     """Sequences are longer than the window, whether a model hands it on or not."""
     model, (prompts, groups) = model_of(kind), texts()
@@ -112,6 +116,9 @@ def emulated(
     assert window_size[1] == 0
     assert int(starts.diff().max()) == most
     assert int(key_starts.diff().max()) == width
+    assert starts.dtype == key_starts.dtype == torch.int32
+    assert (int(starts[-1]), int(key_starts[-1])) == (len(q), len(k))
+    assert q.is_contiguous()
     for i in range(len(starts) - 1):
         mine, seen = slice(starts[i], starts[i + 1]), slice(key_starts[i], key_starts[i + 1])
         n, m = mine.stop - mine.start, seen.stop - seen.start
@@ -137,7 +144,7 @@ def test_a_kernel_for_any_length_gets_the_same_sequences(
     for ragged in (False, True):
         if ragged:
             monkeypatch.setattr(attention, "varlen_attn", emulated)
-            monkeypatch.setattr(attention, "_is_ragged", lambda q, dtype: True)
+            monkeypatch.setattr(attention, "_is_ragged", lambda q: True)
             monkeypatch.setattr(attention, "_in_small_products", lambda q: False)
         mine = [x.clone().requires_grad_() for x in drawn]
         out = layout.attend(0, *mine, 0.3, window)
@@ -148,7 +155,7 @@ def test_a_kernel_for_any_length_gets_the_same_sequences(
 
 @pytest.mark.parametrize("window", [None, 4], ids=["all", "window"])
 def test_the_kernel_takes_what_it_is_given(window: int | None) -> None:
-    """PyTorch's own description of it, which needs no GPU, accepts types, shapes and arguments."""
+    """PyTorch has an argument of each name, and says that the output has the shape and type of the queries."""
     q, k, v = (torch.empty(1, heads, 11, 8, device="meta", dtype=torch.bfloat16) for heads in (4, 2, 2))
     starts, keys = (torch.empty(4, device="meta", dtype=torch.int32) for _ in range(2))
     places = torch.empty(15, device="meta", dtype=torch.long)
@@ -179,7 +186,7 @@ def test_who_gets_the_kernel(
     """Sixteen bits, heads that it knows, and a GPU that it was made for; all others compute padded sequences."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     with FakeTensorMode():
-        assert attention._is_ragged(torch.empty(1, 4, 3, size, device=device), dtype) is ragged
+        assert attention._is_ragged(torch.empty(1, 4, 3, size, device=device, dtype=dtype)) is ragged
 
 
 def test_versions_of_pytorch_without_the_kernel_are_used_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,4 +199,14 @@ def test_versions_of_pytorch_without_the_kernel_are_used_without_it(monkeypatch:
     monkeypatch.setattr(attention, "varlen_attn", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     with FakeTensorMode():
-        assert not attention._is_ragged(torch.empty(1, 4, 3, 64, device="cuda"), torch.bfloat16)
+        assert not attention._is_ragged(torch.empty(1, 4, 3, 64, device="cuda", dtype=torch.bfloat16))
+
+
+def test_keys_are_kept_in_the_type_of_the_computations() -> None:
+    """A rotation leaves float32 under autocast; a cache of it would take twice the memory."""
+    model = Qwen2ForCausalLM(Qwen2Config(intermediate_size=16, **SIZES)).eval()
+    layout = pack([3], [()], CPU, keep_keys=True)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model(torch.arange(3)[None], position_ids=layout.positions[None], layout=layout, use_cache=False)
+    assert layout.keys is not None
+    assert {x.dtype for pair in layout.keys for x in pair} == {torch.bfloat16}

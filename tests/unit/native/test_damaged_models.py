@@ -72,12 +72,13 @@ def test_weights_of_another_shape_are_told(changed_weights: Callable[..., Path])
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"attn_logit_softcapping": 50.0}, "`attn_logit_softcapping: 50.0` of its config.json"),
+        ({"attn_logit_softcapping": 50.0}, "`attn_logit_softcapping: 50.0` in its config.json"),
         (
             {"final_logit_softcapping": 30.0},
-            "`final_logit_softcapping: 30.0` of its config.json",
+            "`final_logit_softcapping: 30.0` in its config.json",
         ),
-        ({"model_type": "gpt_oss"}, "the sinks of its attention"),
+        ({"model_type": "gpt_oss"}, "sinks in its attention"),
+        ({"text_config": {"attn_logit_softcapping": 20.0}}, "`attn_logit_softcapping: 20.0` in its config.json"),
         ({"attn_logit_softcapping": None}, ""),
     ],
 )
@@ -91,6 +92,6 @@ def test_a_plan_refuses_what_no_code_here_computes(
     faults = ModelFiles.of(str(tmp_path / "model"), None).faults
     assert bool(faults) is bool(said)
     assert all(
-        fault == f"`model.name: {tmp_path / 'model'}`: {said} cannot be trained here. Name another model."
+        fault == f"`model.name: {tmp_path / 'model'}` has {said}, which no code here computes. Name another model."
         for fault in faults
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,18 +14,19 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paribus.contract import Evaluate, Options
+from paribus.contract import Evaluate
 from paribus.errors import RunnerError
+from paribus.recipe import factors as f
 from paribus.recipe.compute import Compute
 from paribus.recipe.patch import apply
 from paribus.recipe.recipe import Model, Recipe
 from paribus.run_folder.phases import Phases
-from paribus_runners.native import out_of_memory
+from paribus_runners.native import out_of_memory, trainer
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.tiny.make import tokenizer
 from paribus_runners.tasks import chain
-from support.native_runs import changed, lines_of, same, weights_of
+from support.native_runs import changed, lines_of, same, train_in, weights_of
 
 JobFolder = Callable[..., Path]
 CRITIC = {"baseline": "critic_gae", "auxiliary.value": {"pretrain_steps": 0}, "scale": "none"}
@@ -88,7 +90,7 @@ def wide(tmp_path: Path) -> Path:
     [
         ("evaluation", "in an evaluation: it asked for", "fewer `evaluate.problems`"),
         ("rollout", "while it sampled responses at step 1: it asked for", "a smaller `schedule.prompts_per_step`"),
-        ("old_pass", "in the pass before its updates at step 1: it asked for", "`compute.head: triton` on a GPU"),
+        ("old_pass", "in the pass before its updates at step 1: it asked for", "`model.dtype: bfloat16`"),
         ("update", "in an update at step 1: it asked for", "`compute.gradient_checkpointing: true`"),
     ],
 )
@@ -129,15 +131,26 @@ def test_a_run_whose_longest_responses_do_not_fit_fails_before_its_first_update(
     [Compute(), Compute(sharding="weights"), Compute(sharding="optimizer"), Compute(sampling_processes=1)],
     ids=["usual", "shared", "optimizer", "teams"],
 )
-def test_a_run_that_rehearses_has_the_same_numbers(recipe: Recipe, job_folder: JobFolder, compute: Compute) -> None:
-    """Two processes, with a limit that both keep and without one; also with a critic where nothing is divided."""
+def test_a_run_that_rehearses_has_the_same_numbers(
+    recipe: Recipe, job_folder: JobFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: Compute
+) -> None:
+    """Two processes, with and without; also with a critic where nothing is divided."""
     if compute == Compute():
         recipe = Recipe.model_validate(apply(recipe.model_dump(mode="json"), CRITIC).values)
-    recipe = changed(recipe, compute=compute, schedule={"staleness": compute.sampling_processes})
-    options = Options(own={"processes": 2})
-    folders = [job_folder(recipe, name=name, options=options) for name in ("free", "limited")]
-    for folder in folders:
-        assert said(folder, "", 0, limited=folder is folders[1]) == ""
+    recipe = changed(recipe, compute=compute, schedule={"staleness": compute.sampling_processes, "steps": 2})
+    folders, notes = [job_folder(recipe, name=name) for name in ("free", "limited")], tmp_path / "notes"
+    notes.mkdir()
+    train_in(2, folders[0])
+    monkeypatch.setattr(trainer, "is_limited", lambda device: True)
+    rehearse = trainer.rehearse
+
+    def noted(*some: Any) -> None:
+        rehearse(*some)
+        (notes / f"{os.getpid()}").touch()
+
+    monkeypatch.setattr(trainer, "rehearse", noted)
+    train_in(2, folders[1])
+    assert len([*notes.iterdir()]) == 2 - compute.sampling_processes
     assert lines_of(folders[0]) == lines_of(folders[1])
     assert same(*(weights_of(folder) for folder in folders))
 
@@ -153,17 +166,53 @@ def test_a_rehearsal_changes_no_weight(recipe: Recipe, policy: Policy, made: Cal
     assert all(p.grad is None for p in policy.model.parameters())
 
 
-def test_what_is_rehearsed_fills_a_pass(recipe: Recipe, policy: Policy) -> None:
-    """All responses of an update at their limit, or as many as a pass takes."""
+@pytest.mark.parametrize(
+    ("limit", "budget", "processes", "lengths", "several"),
+    [
+        (12, 4096, 1, [[12] * 8] * 3, False),  # 6 prompts in two updates
+        (12, 4096, 2, [[12] * 8, [12] * 4], False),
+        (1000, 4096, 1, [[1000] * 4 + [101]], True),  # the rest of the pass
+        (2100, 4096, 1, [[2100, 1998]], True),
+        (9000, 4096, 1, [[9000]], True),
+        (12, 11 * 24, 1, [[12] * 8] * 3, False),
+    ],
+)
+def test_what_is_rehearsed_fills_a_pass(
+    recipe: Recipe, limit: int, budget: int, processes: int, lengths: list[list[int]], several: bool
+) -> None:
+    """As many of the longest as fit, one more that takes the rest, and never more tokens than a pass has."""
+    recipe = changed(recipe, schedule={"max_new_tokens": limit})
+    prompts, texts, others = out_of_memory._longest(recipe, [3], budget, processes)
+    assert [[len(response) for response in group] for group in texts] == lengths
+    assert prompts == [[3]] * len(lengths)
+    assert others is several
+    assert limit > budget or sum(n - 1 for group in lengths for n in group) <= budget
+
+
+def test_pairs_stay_together_in_a_rehearsal(recipe: Recipe) -> None:
+    """A pair above the budget is a pass of its own."""
+    pairs = changed(recipe, schedule={"max_new_tokens": 3000}).model_copy(update={"loss": f.PairDpo()})
+    _, texts, several = out_of_memory._longest(pairs, [3], 4096, 1)
+    assert [len(response) for group in texts for response in group] == [3000, 3000]
+    assert several
+
+
+def test_gradients_of_passes_before_are_there_in_a_rehearsal(
+    recipe: Recipe, policy: Policy, made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update of several passes holds them from its second one on; one of a single pass does not."""
+    found, own = list[bool](), out_of_memory.score
+
+    def scored(*some: Any, **more: Any) -> Any:
+        found.append(any(p.grad is not None for p in policy.model.parameters()))
+        return own(*some, **more)
+
+    monkeypatch.setattr(out_of_memory, "score", scored)
     learner = Learner.of(recipe, policy)
-    prompts, texts = out_of_memory._longest(recipe, learner, [3, 4, 5])
-    assert [len(group) for group in texts] == [8, 8, 8]  # 6 prompts in two updates
-    assert prompts == [[3, 4, 5]] * 3
-    assert {len(response) for group in texts for response in group} == {12}
-    long = changed(recipe, schedule={"max_new_tokens": 1000})
-    assert [len(group) for group in out_of_memory._longest(long, learner, [3])[1]] == [4]  # 4,096 tokens
-    longer = changed(recipe, schedule={"max_new_tokens": 9000})
-    assert [len(group) for group in out_of_memory._longest(longer, learner, [3])[1]] == [1]
+    for limit in (12, 400):
+        longer = changed(recipe, schedule={"max_new_tokens": limit})
+        out_of_memory.rehearse(longer, learner, made(recipe, [[True, False]]))
+    assert found == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +223,7 @@ def test_what_is_rehearsed_fills_a_pass(recipe: Recipe, policy: Policy) -> None:
             ": it asked for 2.50 GiB more",
         ),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), ""),
+        (RuntimeError("CUDA error: out of memory"), ""),
         (MemoryError(), ""),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
     ],
@@ -184,7 +234,7 @@ def test_errors_of_memory_are_told_from_others(recipe: Recipe, error: Exception,
     phases.enter("update", 7)
 
     def fail() -> None:
-        with out_of_memory.named(phases, recipe):
+        with out_of_memory.named(phases, recipe, "cuda"):
             raise error
 
     if words is None:
@@ -196,13 +246,17 @@ def test_errors_of_memory_are_told_from_others(recipe: Recipe, error: Exception,
     assert str(raised.value).startswith(f"out of memory in an update at step 7{words}. What helps: ")
 
 
-def test_what_is_set_is_not_named_again(recipe: Recipe) -> None:
-    """Only what would help this recipe is said."""
-    free = out_of_memory.text("update", 1, "", recipe)
+def test_only_what_would_help_is_named(recipe: Recipe) -> None:
+    """What is set, what is for GPUs alone on a CPU, and what changes another phase, is left out."""
+    free = out_of_memory.text("update", 1, "", recipe, "cuda")
+    assert "`compute.gradient_checkpointing: true`, `optimizer` in `compute.offload`" in free
     compute = Compute(gradient_checkpointing=True, offload=("optimizer",))
-    tight = out_of_memory.text("update", 1, "", changed(recipe, compute=compute))
-    assert "gradient_checkpointing" in free
-    assert "offload" in free
+    tight = out_of_memory.text("update", 1, "", changed(recipe, compute=compute), "cuda")
     assert "gradient_checkpointing" not in tight
     assert "offload" not in tight
     assert "(now 12)" in tight
+    assert "offload" not in out_of_memory.text("update", 1, "", recipe, "cpu")
+    loading = out_of_memory.text("start", 0, "", recipe, "cpu")
+    assert loading.startswith(
+        "out of memory while it loaded. What helps: `model.trained_dtype: bfloat16`, `model.lora`, a smaller model. "
+    )

@@ -206,7 +206,7 @@ def test_a_process_keeps_its_share_alone_while_weights_are_updated(recipe: Recip
         before = {name: p.detach().clone() for name, p in learner.policy.model.named_parameters()}
         with learner.sharded():
             held = sum(own_part(p).numel() for p in learner.policy.model.parameters())
-            update._without_tokens(learner.policy).backward()
+            update.without_tokens(learner.policy).backward()
             for weight in learner.optimizer.weights:
                 assert weight.grad is not None
                 own_part(weight.grad).fill_(1.0)

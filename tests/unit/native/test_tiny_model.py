@@ -141,6 +141,7 @@ def test_short_runs_do_not_wait_for_the_garbage_collector() -> None:
     assert frozen > 1000 > after
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has this allocator")
 @pytest.mark.parametrize(("environment", "kept"), [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)])
 def test_memory_that_is_freed_is_kept_for_the_next_tensors(environment: dict[str, str], kept: bool) -> None:
