@@ -3,7 +3,7 @@
 Both on one and the same CPU with one thread, in turn, on the same random Qwen2 with the same prompts, group size,
 length limit, optimizer and number of updates; the first rollout batch of each is left out. The vocabulary is small and
 the answer is the last digit of what the model happens to write, so that lengths are ragged and groups mixed; the
-learning rate is that of large models, so that the lengths stay as they are during the measurement. Three shapes:
+learning rate is that of large models, so that the lengths stay as they are during the measurement. Four shapes:
 ``small`` has 2 layers of 128 channels and up to 64 tokens; ``tails`` lets the same model write up to 512, so that the
 longest of 256 responses has six times the mean; ``wide`` has 12 layers of 256 channels; ``words`` has the vocabulary of
 Qwen2.5, so that logits take most of the memory. Memory is the peak of the process above what it had with its libraries.

@@ -32,18 +32,17 @@ JobFolder = Callable[..., Path]
 CRITIC = {"baseline": "critic_gae", "auxiliary.value": {"pretrain_steps": 0}, "scale": "none"}
 
 LIMITED = """
-import json, resource, sys
+import resource, sys
 from pathlib import Path
 from paribus.errors import RunnerError
 from paribus.run_folder.phases import Phases
-from paribus_runners.native import main, trainer
+from paribus_runners.native import main
 path, phase, room, from_the_start = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) * 2**20, sys.argv[4] == "limited"
-_, most = resource.getrlimit(resource.RLIMIT_AS)
 own, loose = Phases.enter, resource.getrlimit(resource.RLIMIT_AS)
 
 def limit(more):
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, most))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, loose[1]))
 
 def enter(self, now, step=None):
     own(self, now, step)
