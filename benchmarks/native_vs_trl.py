@@ -82,6 +82,7 @@ def job_of(folder: Path, **fields: Any) -> Job:
         {
             "model.name": str(folder / "model"),
             "model.dtype": setting["dtype"],
+            "rollout.engine": setting.get("engine", "torch"),
             "compute.gradient_checkpointing": setting["again"],
             "task": {"kind": "jsonl", "train": str(folder / "train.jsonl"), "heldout": str(folder / "heldout.jsonl")},
             "optimizer.learning_rate": setting["learning_rate"],

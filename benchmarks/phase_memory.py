@@ -4,7 +4,8 @@ A random Qwen2 samples, is scored and is updated by the code that trains, in a p
 is the peak of the process's resident memory in a phase (Linux: VmHWM) above what it had with the libraries loaded and
 every kernel used once; the allocator gives everything above 64 KiB back, so nothing freed counts. The responses all run
 to their limit, so the cache is never copied for those that are left. Where two processes share the weights, one of them
-is measured; that of the update begins when its weights have been sharded.
+is measured; that of the update begins when its weights have been sharded. Where there is a bound, a run computes at
+once what the arithmetic finds to fit, and no phase may take more.
 
     python benchmarks/phase_memory.py [--tiny]
 """
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,13 @@ RETURNS = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536",
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A model and a batch: layers, channels, those of the MLP, vocabulary; prompts, responses each, their tokens."""
+    """A model and a batch of a process.
+
+    Attributes:
+        layers, hidden, inner, vocabulary: blocks, channels, those of the MLP, and rows of the head.
+        prompts, copies, room: prompts, responses to each, and tokens of these.
+        bound: bytes that no phase may take more of; ``None``: no bound.
+    """
 
     name: str
     layers: int
@@ -43,6 +50,7 @@ class Case:
     room: int
     checkpointing: bool = False
     processes: int = 1
+    bound: int | None = None
 
 
 TINY = (
@@ -58,6 +66,10 @@ TINY = (
     Case(
         name="two share large blocks", layers=4, hidden=512, inner=6144, vocabulary=300, prompts=8, copies=4, room=24,
         checkpointing=True, processes=2,
+    ),
+    Case(
+        name="at most 60 MB", layers=3, hidden=192, inner=512, vocabulary=6000, prompts=64, copies=8, room=24,
+        bound=60_000_000,
     ),
 )  # fmt: skip
 FULL = (
@@ -105,23 +117,26 @@ def _save(case: Case, folder: str) -> None:
 
 
 def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
-    import torch
-
     from paribus.evaluate import Evaluate
     from paribus.recipe.compute import Compute
     from paribus.recipe.factors import Schedule
     from paribus.recipe.recipe import Recipe
     from paribus_runners.native import gradient_checkpointing
+    from paribus_runners.native.held import Held
     from paribus_runners.native.learner import Learner
     from paribus_runners.native.log_probabilities import by_prompt, score, score_all
-    from paribus_runners.native.memory import Architecture, Held, Phases
+    from paribus_runners.native.memory import Architecture, Phases
     from paribus_runners.native.policy import Policy
-    from paribus_runners.native.rollout.sampler import Requests
-    from paribus_runners.native.rollout.torch import _sample
+    from paribus_runners.native.rollout.sampler import Requests, complete
+    from paribus_runners.native.rollout.torch import TorchSampler
     from paribus_runners.native.sharded_weights import own_part
 
     schedule = Schedule(
-        prompts_per_step=case.prompts, group_size=case.copies, minibatches=1, max_new_tokens=case.room, steps=1
+        prompts_per_step=case.prompts * case.processes,
+        group_size=case.copies,
+        minibatches=1,
+        max_new_tokens=case.room,
+        steps=1,
     )
     sharding: Literal["none", "weights"] = "none" if world is None else "weights"
     compute = Compute(gradient_checkpointing=case.checkpointing, sharding=sharding)
@@ -130,18 +145,24 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
     if case.checkpointing:
         gradient_checkpointing.switch_on(policy.model)
     numbers = sum(p.numel() for p in policy.trained)
+    architecture = Architecture.of(policy.model.config.to_dict())
+    assert architecture is not None
+    held = Held(weights=numbers, trained=numbers, processes=case.processes)
+    phases = Phases(model=architecture, held=held, recipe=recipe, prompt=PROMPT, device="cpu")
+    evaluate = Evaluate(problems=case.prompts * case.processes, samples=case.copies)
+    if case.bound is not None:
+        phases = phases.fitting(evaluate, case.bound)
+        policy = replace(policy, limits=phases.limits)
     learner = Learner.of(recipe, policy, world)
     policy, optimizer = learner.policy, learner.optimizer
     prompts = [[5] * PROMPT for _ in range(case.prompts)]
-    uniforms = torch.rand(case.prompts * case.copies, case.room, dtype=torch.float64)
 
     def rollout(room: int = case.room) -> Any:
-        requests = Requests(prompts, case.copies, room, 1.0, ("memory",))
-        return _sample(policy, prompts, requests, uniforms[:, :room], lambda: None)
+        return complete(TorchSampler(policy), Requests(prompts, case.copies, room, 1.0, ("memory",)))
 
     def update(responses: Any) -> None:
         optimizer.zero()
-        for some, groups in by_prompt(prompts, responses, policy.device):
+        for some, groups in by_prompt(prompts, responses, policy.at_once.tokens_a_pass):
             score(policy, some, groups, 1.0, accumulate=True).logp.sum().backward()
         optimizer.step(1.0)
 
@@ -149,11 +170,7 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
     with learner.sharded():
         update(small)  # moments are there, and every kernel has been used
     responses = rollout()
-    architecture = Architecture.of(policy.model.config.to_dict())
-    assert architecture is not None
-    held = Held(weights=numbers, trained=numbers, processes=case.processes)
-    phases = Phases(model=architecture, held=held, recipe=recipe, prompt=PROMPT, device="cpu")
-    peaks = phases.peaks(Evaluate(problems=case.prompts, samples=case.copies))
+    peaks = phases.peaks(evaluate)
     optimizer.zero()
     shares = 0 if world is None else sum(own_part(p).numel() for p in optimizer.weights)
     moments = sum(x.numel() * x.element_size() for x in optimizer.state().values())
@@ -166,7 +183,13 @@ def _measured(case: Case, folder: str, world: Any = None) -> dict[str, Any]:
     with learner.sharded():
         beside = there if world is None else there - numbers * 4
         found["update"] = (peaks.update, beside + above(lambda: update(responses)))
-    return {"name": case.name, "held": [held.bytes(recipe, gradients="none"), there], **found}
+    return {
+        "name": case.name,
+        "bound": case.bound,
+        "about": phases.about(),
+        "held": [held.bytes(recipe, gradients="none"), there],
+        **found,
+    }
 
 
 def above(work: Callable[[], object]) -> int:
@@ -187,7 +210,7 @@ def _kib(name: str) -> int:
 def main() -> None:
     """Print a table, and one JSON object as the last line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tiny", action="store_true", help="two small models alone")
+    parser.add_argument("--tiny", action="store_true", help="small models alone")
     cases = TINY if parser.parse_args().tiny else FULL
     environment = {**os.environ, **RETURNS, "PYTHONPATH": str(ROOT / "tests")}
     rows = []

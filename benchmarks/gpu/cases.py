@@ -77,7 +77,8 @@ class Steps:
         room: longest response; ``mean``: mean length of one that ends by itself.
         steps: steps; the first is a warm-up.
         again: blocks are computed again in the backward pass, not kept.
-        parts: passes of TRL in an optimizer batch; the native runner splits by its own budget of tokens.
+        parts: passes of TRL in an optimizer batch; the native runner splits by its own limit of tokens.
+        vllm: vLLM samples, with a copy of the weights that follows each update.
     """
 
     size: str
@@ -89,11 +90,12 @@ class Steps:
     steps: int = 5
     again: bool = False
     parts: int = 1
+    vllm: bool = False
 
     @property
     def name(self) -> str:
         """The row's name."""
-        return f"{shown(self.size)}, {self.prompts} x {self.copies} responses"
+        return f"{shown(self.size)}, {self.prompts} x {self.copies} responses{' by vLLM' if self.vllm else ''}"
 
 
 EQUAL = (
@@ -132,7 +134,7 @@ ROLLOUTS = (
     Rollout(size="1.5b", rows=64),
     Rollout(size="1.5b", rows=512),
 )
-STEPS = (Steps(size="0.5b"), Steps(size="1.5b", again=True))
+STEPS = (Steps(size="0.5b"), Steps(size="1.5b", again=True), Steps(size="1.5b", again=True, vllm=True))
 """The first is also killed and resumed."""
 TRL = (
     Steps(size="0.5b", steps=4, parts=2, again=True),
@@ -147,5 +149,8 @@ TINY_UPDATES = (
     Update(size="tiny", tokens=204, room=24, prompt=12, triton=True),
 )
 TINY_ROLLOUTS = (Rollout(size="tiny", rows=32, prompt=12, room=48, mean=16, peer=True),)
-TINY_STEPS = (Steps(size="tiny", prompts=4, copies=4, updates=2, room=24, mean=8, steps=3),)
+TINY_STEPS = (
+    Steps(size="tiny", prompts=4, copies=4, updates=2, room=24, mean=8, steps=3),
+    Steps(size="tiny", prompts=4, copies=4, updates=2, room=24, mean=8, steps=3, vllm=True),
+)
 TINY_TRL = (Steps(size="tiny", prompts=4, copies=4, updates=2, room=24, mean=8, steps=3, parts=2),)

@@ -105,6 +105,7 @@ SCRIPTS: dict[str, Script] = {
             Column("rollout", "sampling", "{:.0%}"),
             Column("reward", "rewards", "{:.0%}"),
             Column("update", "update", "{:.0%}"),
+            Column("sync", "sync", "{:.1%}"),
             Column("rest", "rest", "{:.0%}"),
             Column("seconds", "seconds a step", "{:.2f}"),
             Column("measured_gib", "peak, GiB", GIB),

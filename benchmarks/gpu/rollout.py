@@ -37,8 +37,9 @@ from gpu.measure import (
 from gpu.models import END, configuration, let_end, model_of, policy_of, texts
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Model, Recipe, Rollout
+from paribus_runners.native.held import Held
 from paribus_runners.native.log_probabilities import score_all
-from paribus_runners.native.memory import Architecture, Held, Phases
+from paribus_runners.native.memory import Architecture, Phases
 from paribus_runners.native.policy import Policy, best_device
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.sampler import Requests, complete

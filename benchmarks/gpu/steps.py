@@ -7,6 +7,7 @@ A run is a process that gets a job, as the scheduler starts it; what it took is 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import subprocess
@@ -55,6 +56,7 @@ def make_inputs(folder: Path, case: cases.Steps) -> None:
         "prompts": case.prompts, "group": case.copies, "new_tokens": case.room, "updates": case.updates,
         "learning_rate": 1e-6, "steps": case.steps, "device": best_device().type,
         "dtype": "bfloat16" if on_gpu else "float32", "again": case.again, "parts": case.parts,
+        "engine": "vllm" if case.vllm else "torch",
     }  # fmt: skip
     (folder / "setting.json").write_text(json.dumps(setting))
 
@@ -66,14 +68,19 @@ def whole(case: cases.Steps, folder: Path, **fields: Any) -> Values:
         case: what is trained.
         folder: an empty folder.
         fields: of the job.
+
+    Raises:
+        Unavailable: vLLM samples, and is not installed.
     """
+    if case.vllm and importlib.util.find_spec("vllm") is None:
+        raise Unavailable("vLLM is not installed")
     make_inputs(folder, case)
     lines, peak = train(folder / "whole" / "a1", job_of(folder, **fields))
     steps = {line["step"]: line["values"] for line in lines}
     chosen = [steps[step] for step in range(2, case.steps + 1)]
     total = sum(x["perf/time_step_s"] - x.get("perf/time_eval_s", 0.0) for x in chosen)
     tokens = chosen[-1]["budget/gen_tokens"] - steps[1]["budget/gen_tokens"]
-    shares = {name: sum(x[f"perf/time_{key}_s"] for x in chosen) / total for name, key in PHASES.items()}
+    shares = {name: sum(x.get(f"perf/time_{key}_s", 0.0) for x in chosen) / total for name, key in PHASES.items()}
     return {
         "tokens": tokens,
         "tokens_per_s": tokens / total,
@@ -84,7 +91,7 @@ def whole(case: cases.Steps, folder: Path, **fields: Any) -> Values:
     }
 
 
-PHASES = {"rollout": "gen", "reward": "reward", "update": "update"}
+PHASES = {"rollout": "gen", "reward": "reward", "update": "update", "sync": "sync"}
 """Our words for the metrics of the times."""
 
 

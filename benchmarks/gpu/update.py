@@ -40,8 +40,9 @@ from paribus.recipe.compute import Compute
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Lora, Model, Optimizer, Recipe
 from paribus_runners.native.experience import weigh
+from paribus_runners.native.held import Held
 from paribus_runners.native.learner import Learner
-from paribus_runners.native.memory import Architecture, Held, Phases
+from paribus_runners.native.memory import Architecture, Phases
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.policy import best_device
 from paribus_runners.native.responses import Responses

@@ -190,11 +190,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(gpu, tmp_path):
     """Shares of a step's phases add up; after SIGKILL the run goes on from its checkpoint, on a CPU to the bit."""
     status, rows = ran(gpu, "steps", tmp_path)
     assert status == 0
-    steps, resumed = rows.values()
-    assert sum(steps[name] for name in ("rollout", "reward", "update", "rest")) == pytest.approx(1)
+    steps, resumed, sampled = rows.values()
+    assert sum(steps[name] for name in ("rollout", "reward", "update", "sync", "rest")) == pytest.approx(1)
     assert min(steps["rollout"], steps["update"]) > 0.05
     assert steps["tokens_per_s"] > 0
     assert (resumed["resumed_at"], resumed["ended_at"], resumed["drift"]) == (2, 3, 0)
+    assert (sampled["status"], sampled["why"]) == ("not available", "vLLM is not installed")
 
 
 def test_without_trl_its_row_says_so(gpu, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from paribus.text import listed, plural
 LEFT_OUT = {
     INITIAL_WEIGHTS, "not read",  # said by another row of the provenance
     "paribus", "git", "git_commit", "rewards",  # the fingerprint of a run covers them
-    "platform", "processor", "threads",  # change the order of sums at most
+    "platform", "processor", "threads", "responses_at_a_time", "tokens_a_pass",  # change the order of sums at most
 }  # fmt: skip
 """What may differ between the runs of a table without a word."""
 

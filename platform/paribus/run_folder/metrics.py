@@ -227,6 +227,8 @@ STEP_METRICS: tuple[Metric, ...] = (
             "verification in the step", timing=True),
     _metric("perf/time_update_s", "update time", "seconds", "lower",
             "forward, backward and optimizer in the step", timing=True),
+    _metric("perf/time_sync_s", "sync time", "seconds", "lower",
+            "new weights for a sampler that has a copy of them: vLLM, or processes that only sample", timing=True),
     _metric("perf/time_eval_s", "evaluation time", "seconds", "lower",
             "evaluation after the step", timing=True),
     _metric("perf/time_step_s", "step time", "seconds", "lower",

@@ -35,18 +35,20 @@ class Critic:
         model: its weights, in the types of the policy's.
         dtype: type of the computations; with bfloat16, autocast.
         device: where the weights are.
+        most: tokens of a forward pass.
     """
 
     model: ValueModel
     dtype: torch.dtype
     device: torch.device
+    most: int
 
     @classmethod
     def of(cls, policy: Policy) -> Critic:
         """Return a critic that starts with the weights of the policy and values every state at 0."""
         body = lora.copy_of(policy.model.base_model, policy.model)
         model = ValueModel(body, policy.model.config.hidden_size).to(policy.device)
-        return cls(model, policy.dtype, policy.device)
+        return cls(model, policy.dtype, policy.device, policy.at_once.tokens_a_pass)
 
     def values(self, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sequence[int]]]) -> Tensor:
         """Return [T] the value of the state in which each response token was chosen, end to end, float32.
@@ -67,4 +69,4 @@ class Critic:
     @torch.no_grad()
     def values_of_all(self, prompts: Sequence[Sequence[int]], responses: Responses) -> Tensor:
         """Return [T] the values of all sampled responses, without gradient, on the CPU."""
-        return torch.cat([self.values(*part).cpu() for part in by_prompt(prompts, responses, self.device)])
+        return torch.cat([self.values(*part).cpu() for part in by_prompt(prompts, responses, self.most)])

@@ -53,20 +53,22 @@ def examine(recipe: Recipe, evaluate: Evaluate, processes: int | None = None) ->
     hot = (*hot, *_mark_faults(recipe.turns, model.tokenizer))
     limit = recipe.schedule.max_new_tokens
     given = recipe.turns.room if isinstance(recipe.turns, FunctionTurns) else 0
-    own, read, longest = Examination(), dict[str, Entries](), 0
+    own, read, lengths = Examination(), dict[str, Entries](), list[int]()
     fatal = "context" if recipe.rollout.engine == "vllm" else None  # vLLM takes no prompt that leaves no room
     if isinstance(recipe.task, DatasetTask):  # `support` looks at the files of `jsonl`
-        own, read, longest = _own(recipe.task, model, evaluate.problems, limit, given)
+        own, read, lengths = _own(recipe.task, model, evaluate.problems, limit, given)
     elif isinstance(recipe.task, JsonlTask):
         read = {name: _lines(getattr(recipe.task, name), f"task.{name}") for name in ("train", "heldout")}
         written = [entry.problem.prompt for found in read.values() for entry in found.entries]
         lengths = _lengths(written, model.tokenizer)
-        longest = max(lengths, default=0)
         about = [*_overlap(read["train"], read["heldout"]), *_unanswerable(recipe.task, read)]
         about += _too_long("schedule.max_new_tokens", lengths, limit, model.context, given)
         wrong = [*(fault for found in read.values() for fault in found.faults), *_empty(read, written, lengths)]
         own = Examination(warnings=tuple(about), faults=tuple(wrong))
-    sets = _sets(recipe.task, model, evaluate, read, limit, given)
+    sets, longest = _sets(recipe.task, model, evaluate, read, limit, given)
+    if lengths:
+        evaluated = max(each.problems for each in evaluate.all_sets.values() if each.task is None)
+        longest = max([longest, *lengths[: len(read["train"].entries) + evaluated]])
     chats = any(isinstance(task, DatasetTask) and task.template == "chat" for task in tasks)
     heard = [warning for each in (own, *sets) for warning in each.warnings]
     heard += model.turn_warnings() if chats else ()
@@ -76,7 +78,7 @@ def examine(recipe: Recipe, evaluate: Evaluate, processes: int | None = None) ->
             *facts,
             *(fact for each in (own, *sets) for fact in each.facts),
             *model.memory(recipe, processes),
-            *model.phases(recipe, evaluate, longest, processes),
+            *model.phases(recipe, evaluate, longest if lengths else 0, processes),
         ),
         warnings=tuple((code, message) for code, message in heard if code != fatal),
         faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),
@@ -169,8 +171,8 @@ def nearest_file(fault: str) -> str:
 
 def _own(
     task: DatasetTask, model: ModelFiles, problems: int, limit: int, given: int
-) -> tuple[Examination, dict[str, Entries], int]:
-    """Return what to say about the task that a run trains on, what its sources hold, and its longest prompt."""
+) -> tuple[Examination, dict[str, Entries], list[int]]:
+    """Return what to say about the task that a run trains on, what its sources hold, and the tokens of all prompts."""
     read, faults = _read(task, ("train", "heldout"))
     facts: list[str] = []
     lengths: list[int] = []
@@ -186,13 +188,13 @@ def _own(
             *_too_long("schedule.max_new_tokens", lengths, limit, model.context, given),
         ]
     found = Examination(facts=tuple(facts), warnings=tuple(warnings), faults=tuple(faults))
-    return found, read, max(lengths, default=0)
+    return found, read, lengths
 
 
 def _sets(
     own: Task, model: ModelFiles, evaluate: Evaluate, read: Mapping[str, Entries], limit: int, given: int
-) -> list[Examination]:
-    """Return what to say about each evaluation set with problems of its own.
+) -> tuple[list[Examination], int]:
+    """Return what to say about each evaluation set with problems of its own, and the longest prompt of all.
 
     Args:
         own: the task that a run trains on.
@@ -204,20 +206,23 @@ def _sets(
     """
     named = {name: each for name, each in evaluate.sets.items() if isinstance(each.task, DatasetTask | JsonlTask)}
     if not named:
-        return []
+        return [], 0
     train = read.get("train", Entries())
     found: list[Examination] = []
+    longest = 0
     for name, each in named.items():
         stated = each.problems if each.problems != evaluate.problems else 0
         most = each.max_new_tokens or limit
-        found.append(_set(f"evaluate.sets.{name}", each.task, model, train, (stated, most, given)))
-    return found
+        said, lengths = _set(f"evaluate.sets.{name}", each.task, model, train, (stated, most, given))
+        found.append(said)
+        longest = max([longest, *lengths[: each.problems]])
+    return found, longest
 
 
 def _set(
     where: str, task: Task | None, model: ModelFiles, train: Entries, numbers: tuple[int, int, int]
-) -> Examination:
-    """Return what to say about an evaluation set; its messages begin with its place.
+) -> tuple[Examination, list[int]]:
+    """Return what to say about an evaluation set, and the tokens of its prompts; its messages begin with its place.
 
     The numbers are its problems, and the tokens of a response that the model and an environment may write.
     """
@@ -225,9 +230,10 @@ def _set(
     facts: list[str] = []
     warnings: list[tuple[str, str]] = []
     faults: list[str] = []
-    heldout = Entries()
+    heldout, lengths = Entries(), list[int]()
     if isinstance(task, JsonlTask):  # the plan counts its lines
         heldout = _lines(task.heldout, "task.heldout")
+        lengths = _lengths([entry.problem.prompt for entry in heldout.entries], model.tokenizer)
         faults += heldout.faults
     elif isinstance(task, DatasetTask):
         read, faults = _read(task, ("heldout",))
@@ -242,9 +248,8 @@ def _set(
             warnings += _few(heldout, problems, where, f"{where}.task.heldout")
     heard = [*_overlap(train, heldout, "problems of this set"), *_unanswerable(task, {"heldout": heldout})]
     warnings += [(code, f"`{where}`: {message}") for code, message in heard]
-    return Examination(
-        facts=tuple(facts), warnings=tuple(warnings), faults=tuple(f"`{where}`: {fault}" for fault in faults)
-    )
+    marked = tuple(f"`{where}`: {fault}" for fault in faults)
+    return Examination(facts=tuple(facts), warnings=tuple(warnings), faults=marked), lengths
 
 
 def _lines(path: str, field: str) -> Entries:

@@ -37,7 +37,6 @@ NO_NUMBERS = frozenset(
         "native/examine.py",
         "native/fingerprint.py",
         "native/gradients.py",
-        "native/memory.py",
         "native/model_files.py",
         "native/requirements.py",
         "native/runner.py",

@@ -134,10 +134,6 @@ def score(
     )
 
 
-BUDGET = {"cpu": 4096, "cuda": 32768}
-"""Tokens in one forward pass, by device: bounds the memory of a pass, changes no result."""
-
-
 @torch.no_grad()
 def score_all(
     policy: Policy,
@@ -165,7 +161,7 @@ def score_all(
     parts, done, scored, support, experts = list[Scores](), 0, 0, None, None
     asked = {"with_entropy": with_entropy, "with_router": with_router, "with_experts": with_experts}
     with policy.at_hand():
-        for some, groups in by_prompt(prompts, responses, policy.device):
+        for some, groups in by_prompt(prompts, responses, policy.at_once.tokens_a_pass):
             first, done = done, done + sum(len(written(x)) for group in groups for x in group)
             if responses.support is not None:
                 support = responses.support.between(first, done).to(policy.device)
@@ -180,15 +176,25 @@ def score_all(
 
 
 def by_prompt(
-    prompts: Sequence[Sequence[int]], responses: Responses, device: torch.device
+    prompts: Sequence[Sequence[int]], responses: Responses, most: int
 ) -> Iterator[tuple[list[Sequence[int]], list[list[list[int]]]]]:
-    """Yield prompts with the tokens of their responses, as many at a time as one forward pass takes."""
+    """Yield prompts with the tokens of their responses, as many at a time as a forward pass of ``most`` tokens takes.
+
+    Where all responses to a prompt are too many, it comes several times, each time with some of them.
+    """
     size = len(responses) // len(prompts)
     tokens = responses.tokens()
-    groups = [tokens[i : i + size] for i in range(0, len(tokens), size)]
-    costs = [len(p) + sum(len(r) - 1 for r in g) for p, g in zip(prompts, groups, strict=True)]
-    for part in split(range(len(prompts)), costs, BUDGET[device.type]):
-        yield [prompts[i] for i in part], [groups[i] for i in part]
+    units: list[tuple[Sequence[int], list[list[int]]]] = []
+    costs: list[int] = []
+    for i, prompt in enumerate(prompts):
+        group = tokens[i * size : (i + 1) * size]
+        lengths = [len(r) - 1 for r in group]
+        fits = len(prompt) + sum(lengths) <= most
+        for part in [range(size)] if fits else split(range(size), lengths, most - len(prompt)):
+            units.append((prompt, [group[j] for j in part]))
+            costs.append(len(prompt) + sum(lengths[j] for j in part))
+    for part in split(range(len(units)), costs, most):
+        yield [units[i][0] for i in part], [units[i][1] for i in part]
 
 
 def split(items: Sequence[int], costs: Sequence[int], budget: int) -> Iterator[list[int]]:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -17,13 +17,22 @@ import transformers.models.llama.modeling_llama  # noqa: F401 - loaded here, so 
 
 from paribus.contract import Job
 from paribus.errors import ParibusError, RunFolderError, RunnerError
+from paribus.evaluate import HELDOUT
 from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.attempt_files import read_environment, read_job
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
 from paribus.run_folder.phases import Phases
 from paribus.run_folder.resume import take_over
-from paribus_runners.native import checkpoint, fingerprint, frozen, gradient_checkpointing, out_of_memory, resume
+from paribus_runners.native import (
+    checkpoint,
+    device_memory,
+    fingerprint,
+    frozen,
+    gradient_checkpointing,
+    out_of_memory,
+    resume,
+)
 from paribus_runners.native import versions as environment
 from paribus_runners.native.launch import launch, processes_of, threads
 from paribus_runners.native.learner import Learner
@@ -128,18 +137,26 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
         policy = initial_policy(job.recipe, Path(job.cache), job.seed)
         weights = policy.weights_hash()
         reference = initial_reference(job.recipe, Path(job.cache), policy) if world.samples else None
-        learner = Learner.of(job.recipe, policy, world, reference)
         if len(set(world.gather_all(weights))) > 1:
             raise RunnerError(f"the processes of this run have loaded different weights of {job.recipe.model.name}")
         about |= {INITIAL_WEIGHTS: weights}
         if world.writes:
             write_json(folder.environment, about)
             _compare_weights(folder, weights)
-        grader, others = _graders(job, folder, learner, stack)
+        grader, others = _graders(job, folder, policy, world, stack)
         confined = next((each.confined for each in (grader, *others.values()) if each.confined), "")
         confined = world.gather_all(confined)[-1]  # it samples
         if world.writes and confined:
-            write_json(folder.environment, about | {"rewards": confined})
+            about |= {"rewards": confined}
+            write_json(folder.environment, about)
+        tasks = {HELDOUT: grader.task} | {name: each.task for name, each in others.items()}
+        limits = device_memory.limits_of(job, policy, reference, tasks, world)
+        if limits is not None:
+            policy = replace(policy, limits=limits)
+            reference = None if reference is None else replace(reference, limits=limits)
+            if world.writes:
+                write_json(folder.environment, about | asdict(limits))
+        learner = Learner.of(job.recipe, policy, world, reference)
         trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
         found = world.gather_all(resume.find(folder, job) if world.writes else None)[0]
         if found is not None:
@@ -151,17 +168,19 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
         trainer.run(found[2] if found else None)
 
 
-def _graders(job: Job, folder: RunFolder, learner: Learner, stack: ExitStack) -> tuple[Grader, dict[str, Grader]]:
+def _graders(
+    job: Job, folder: RunFolder, policy: Policy, world: World, stack: ExitStack
+) -> tuple[Grader, dict[str, Grader]]:
     """Return the grader of a job, and those of the evaluation sets that have problems of their own.
 
     The files of the functions are written into the folder, as they were planned. All share one environment. A process
     that does not sample grades nothing, so it has no workers.
     """
-    recipe, sources, grades = job.recipe, job.options.sources, learner.world.samples
-    place, render = folder.path / "rewards", learner.policy.render
-    if recipe.functions and sources and learner.world.writes:
+    recipe, sources, grades = job.recipe, job.options.sources, world.samples
+    place, render = folder.path / "rewards", policy.render
+    if recipe.functions and sources and world.writes:
         write_sources(sources, place)
-    learner.world.gather_all(None)  # the files are there
+    world.gather_all(None)  # the files are there
     beside = place if recipe.functions and sources else None
     environment = environment_of(recipe.turns, beside) if grades else None
     if environment is not None:

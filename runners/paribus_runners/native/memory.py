@@ -8,22 +8,16 @@ are taken to reach their limit. ``benchmarks/phase_memory.py`` compares it with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 from paribus.evaluate import Evaluate
-from paribus.recipe.analysis.facts import has_reference
-from paribus.recipe.factors import SyncedReference
-from paribus.recipe.recipe import Model, Recipe
+from paribus.recipe.recipe import Recipe
+from paribus_runners.native.held import FULL, Held, apart, of_weight
+from paribus_runners.native.limits import USUAL, Device, Limits
 
-Device = Literal["cpu", "cuda"]
-
-ROWS: Mapping[Device, int] = {"cpu": 512, "cuda": 1024}
-"""As in :mod:`.rollout.torch`, which imports torch."""
-BUDGET: Mapping[Device, int] = {"cpu": 4096, "cuda": 32768}
-"""As in :mod:`.log_probabilities`."""
 CHUNK = 2**25
 """As in :mod:`.head`."""
 SMALL = 4096
@@ -32,8 +26,6 @@ SMALL = 4096
 DECODED = frozenset({"llama", "qwen2", "qwen3"})
 """As in :mod:`.rollout.decoder`."""
 
-FULL = 4
-"""Bytes of a float32."""
 DRAW = 24
 """Bytes for each logit that a token is drawn from: log-probability and probability; in float64 that and the sums."""
 INSIDE = 1.4
@@ -89,107 +81,6 @@ class Architecture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """Numbers that a run holds from its first update to its end.
-
-    Attributes:
-        weights: parameters of the model.
-        trained: parameters that are trained.
-        frozen: bytes of a parameter that is not.
-        inside: whether those that are trained are some of ``weights``, and not adapters beside all of them.
-        processes: processes of the run that train, which may share what the optimizer holds.
-    """
-
-    weights: int
-    trained: int
-    frozen: int = FULL
-    inside: bool = False
-    processes: int = 1
-
-    @property
-    def beside(self) -> bool:
-        """Whether adapters are trained: the weights then have the type of the computations, and no gradient."""
-        return self.trained < self.weights and not self.inside
-
-    def bytes(self, recipe: Recipe, *, gradients: Literal["all", "critic", "none"] = "all", whole: bool = True) -> int:
-        """Return the bytes on the device of weights, gradients, moments, masters, reference and critic.
-
-        Args:
-            recipe: says whether there is a reference or a critic, and what is in bfloat16, dealt out or offloaded.
-            gradients: whose are there: the policy's are freed before each update, all of them after the last one.
-            whole: whether all weights are there; sharded ones are not while they are updated.
-        """
-        found = self.moving(recipe, gradients=gradients == "all", whole=whole)
-        found += self.still if whole else 0
-        if self.shared(recipe):
-            found += ceil(self.still / self.processes)
-        if "reference" not in recipe.compute.offload and (not apart(recipe) or moves(recipe)):
-            found += self._reference(recipe)
-        if recipe.auxiliary.value is not None:
-            found += self.moving(recipe, gradients=gradients != "none")
-        return found
-
-    def bytes_to_sample(self, recipe: Recipe) -> int:
-        """Return the bytes on the device of a process that samples and does nothing else: weights and reference."""
-        trained = self.trained * of_weight(recipe.model)  # it shares those that are not with its reference
-        here = has_reference(recipe) and "reference" not in recipe.compute.offload
-        return trained * (2 if here else 1) + self.still
-
-    def shared(self, recipe: Recipe) -> bool:
-        """Return whether processes share the weights."""
-        return recipe.compute.sharding == "weights" and self.processes > 1
-
-    def _reference(self, recipe: Recipe) -> int:
-        """Return the bytes of a reference; beside weights that are shared, it shares none of them."""
-        if not has_reference(recipe):
-            return 0
-        return self.trained * of_weight(recipe.model) + (self.still if self.shared(recipe) else 0)
-
-    @property
-    def still(self) -> int:
-        """Bytes of the weights that are not trained."""
-        numbers = self.weights - (self.trained if self.inside else 0)
-        return numbers * self.frozen if self.trained < self.weights else 0
-
-    def moving(self, recipe: Recipe, *, gradients: bool = True, whole: bool = True) -> int:
-        """Return the bytes of the weights that are trained, of their gradients, moments and masters."""
-        each = of_optimizer(recipe, self.processes) + (of_weight(recipe.model) if whole else 0)
-        of_gradient = FULL / self.processes if self.shared(recipe) else FULL
-        return ceil(self.trained * (each + (of_gradient if gradients else 0)))
-
-    def reference(self, recipe: Recipe) -> int:
-        """Return the bytes of a reference that is in host memory where it does not compute."""
-        return self._reference(recipe) if "reference" in recipe.compute.offload else 0
-
-
-def apart(recipe: Recipe) -> bool:
-    """Return whether some processes sample while the others train."""
-    return recipe.compute.sampling_processes > 0
-
-
-def moves(recipe: Recipe) -> bool:
-    """Return whether a reference follows the policy."""
-    return isinstance(getattr(recipe.kl, "reference", None), SyncedReference)
-
-
-def of_weight(model: Model) -> int:
-    """Return the bytes of a weight that is trained."""
-    return 2 if model.trained_dtype == "bfloat16" else FULL
-
-
-def of_optimizer(recipe: Recipe, processes: int) -> float:
-    """Return the bytes that one of some processes holds on its device for a weight that is trained, beside it.
-
-    Two moments, and the master of a weight in bfloat16. A sharded weight has a float32 share beside it.
-    """
-    here, sharded = "optimizer" not in recipe.compute.offload, recipe.compute.sharding
-    if sharded == "weights" and processes > 1:
-        return FULL * (3 if here else 1) / processes
-    every = FULL * (3 if recipe.model.trained_dtype == "bfloat16" else 2)
-    return every / (processes if sharded == "optimizer" else 1) if here else 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Peaks:
     """Bytes at the peak of each phase."""
 
@@ -197,12 +88,6 @@ class Peaks:
     old_pass: int
     update: int
     evaluation: int
-
-    @property
-    def largest(self) -> tuple[str, int]:
-        """The phase with the highest peak, and that peak."""
-        name = max(vars(self), key=lambda each: int(vars(self)[each]))
-        return name, int(vars(self)[name])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +100,7 @@ class Phases:
         recipe: the recipe.
         prompt: tokens of the longest prompt.
         device: where it trains.
+        limits: how much is computed at once; ``None``: the usual ones of the device.
     """
 
     model: Architecture
@@ -222,6 +108,50 @@ class Phases:
     recipe: Recipe
     prompt: int
     device: Device
+    limits: Limits | None = None
+
+    @property
+    def at_once(self) -> Limits:
+        """How much is computed at once."""
+        return self.limits or USUAL[self.device]
+
+    def fitting(self, evaluate: Evaluate, room: int) -> Phases:
+        """Return the arithmetic at the largest limits with which each phase fits into ``room`` bytes.
+
+        They are the usual ones, each halved until the phases that it bounds fit. A phase that never fits has the
+        largest limit below which it takes no less.
+        """
+        usual = self.at_once
+
+        def at(responses: int, tokens: int) -> Phases:
+            return replace(self, limits=Limits(responses_at_a_time=responses, tokens_a_pass=tokens))
+
+        rows = usual.responses_at_a_time
+        tokens = _fitting(usual.tokens_a_pass, self._least, room, lambda n: at(rows, n)._bounded_by_tokens())
+        if self.recipe.rollout.engine == "torch":
+            rows = _fitting(rows, 1, room, lambda n: at(n, tokens)._bounded_by_responses(evaluate))
+        return at(rows, tokens)
+
+    def largest(self, evaluate: Evaluate) -> tuple[str, int]:
+        """Return the phase with the highest peak, and that peak."""
+        peaks = self.by_name(evaluate)
+        name = max(peaks, key=peaks.__getitem__)
+        return name, peaks[name]
+
+    def by_name(self, evaluate: Evaluate) -> dict[str, int]:
+        """Return the peak of each phase, without those in which vLLM samples."""
+        peaks = vars(self.peaks(evaluate))
+        theirs = () if self.recipe.rollout.engine == "torch" else ("rollout", "evaluation")
+        return {name.replace("_", " "): size for name, size in peaks.items() if name not in theirs}
+
+    def about(self) -> str:
+        """Return the limits in words."""
+        tokens = f"{self.at_once.tokens_a_pass:,} tokens a pass"
+        return (
+            f"{self.at_once.responses_at_a_time:,} responses at a time, {tokens}"
+            if self.recipe.rollout.engine == "torch"
+            else tokens
+        )
 
     @property
     def width(self) -> int:
@@ -233,25 +163,41 @@ class Phases:
 
         If some processes sample while the others train, those have rollout and evaluation, and these the other phases.
         """
-        schedule, whole = self.recipe.schedule, self.held.bytes(self.recipe, gradients="none")
-        sampler = self.held.bytes_to_sample(self.recipe) if apart(self.recipe) else whole
-        sets = evaluate.all_sets.values()
-        evaluations = [
-            self.sampling(each.problems, each.samples, each.max_new_tokens or schedule.max_new_tokens) for each in sets
-        ]
-        groups, copies, room = schedule.prompts_per_step, schedule.group_size, schedule.max_new_tokens
-        reference = self.held.reference(self.recipe)
-        charging = reference + self.scoring(self._tokens(groups)) if reference else 0
-        return Peaks(
-            rollout=sampler + max(self.sampling(groups, copies, room), charging),
-            old_pass=whole + self.scoring(self._tokens(groups)),
-            update=self.updating(self._tokens(ceil(groups / schedule.minibatches))),
-            evaluation=sampler + max(evaluations),
+        old_pass, update, reference = self._bounded_by_tokens()
+        rollout, evaluation = self._bounded_by_responses(evaluate)
+        return Peaks(rollout=max(rollout, reference), old_pass=old_pass, update=update, evaluation=evaluation)
+
+    def _bounded_by_tokens(self) -> tuple[int, int, int]:
+        """Return the peaks of old pass and update, and of a pass of a reference that comes from host memory."""
+        groups, whole, reference = self.recipe.schedule.prompts_per_step, self._whole, self.held.reference(self.recipe)
+        scored = groups * getattr(self.recipe.filter, "max_generation_batches", 1)
+        charging = self.scoring(self._tokens_scored(groups, self._samplers)) if reference else 0
+        return (
+            whole + self.scoring(self._tokens_scored(scored, self.held.processes)),
+            self.updating(self._tokens_updated()),
+            self._sampler + reference + charging if reference else 0,
         )
+
+    def _bounded_by_responses(self, evaluate: Evaluate) -> tuple[int, int]:
+        """Return the peaks of sampling in a rollout and in evaluations."""
+        schedule, sets = self.recipe.schedule, evaluate.all_sets.values()
+        groups, copies, room = schedule.prompts_per_step, schedule.group_size, schedule.max_new_tokens
+        evaluated = (self.sampling(each.problems, each.samples, each.max_new_tokens or room) for each in sets)
+        return self._sampler + self.sampling(groups, copies, room), self._sampler + max(evaluated)
+
+    @property
+    def _whole(self) -> int:
+        """Bytes that a process that trains holds between its phases."""
+        return self.held.bytes(self.recipe, gradients="none")
+
+    @property
+    def _sampler(self) -> int:
+        """The same of a process that samples."""
+        return self.held.bytes_to_sample(self.recipe) if apart(self.recipe) else self._whole
 
     def sampling(self, prompts: int, copies: int, room: int) -> int:
         """Return the bytes of the cache, of its making or a draw, and of weights that are copied for the time."""
-        together = min(prompts, max(1, ROWS[self.device] // copies))
+        together = ceil(min(prompts, max(1, self.at_once.responses_at_a_time // copies)) / self._samplers)
         m, rows = self.model, together * copies
         token = m.layers * 2 * m.keys * self.width
         cache = rows * (self.prompt + room) * token
@@ -346,7 +292,11 @@ class Phases:
     @property
     def _group(self) -> int:
         """Tokens that are read of a prompt and all responses to it."""
-        return self.prompt + self.recipe.schedule.group_size * (self._longest - self.prompt)
+        return self._read(self.recipe.schedule.group_size)
+
+    def _read(self, responses: int) -> int:
+        """Return the tokens that are read of a prompt and so many responses to it."""
+        return self.prompt + responses * (self._longest - self.prompt)
 
     def _pieces(self, tokens: int, *, kept: int) -> int:
         """Return the bytes of the logits of response tokens at one time."""
@@ -369,14 +319,48 @@ class Phases:
     def _rows(self) -> int:
         return max(1, CHUNK // self.model.vocabulary)
 
-    def _tokens(self, groups: int) -> int:
-        """Return the tokens of the largest pass over so many groups."""
-        return min(groups * self._group, max(self._most(), self._longest))
+    def _tokens_scored(self, groups: int, processes: int) -> int:
+        """Return the tokens of the largest pass over the responses to so many prompts, dealt out by prompts."""
+        return min(ceil(groups / processes) * self._group, self._most())
+
+    def _tokens_updated(self) -> int:
+        """Return the tokens of the largest pass of an update, whose responses are dealt out one by one."""
+        schedule, processes = self.recipe.schedule, self.held.processes
+        chosen = 2 if self.recipe.loss.kind == "pair_dpo" else schedule.group_size  # the best and the worst
+        whole = ceil(schedule.prompts_per_step / schedule.minibatches) * self._read(chosen)
+        share = ceil(whole / processes) + (self._longest if processes > 1 else 0)
+        return min(whole, share, self._most())
 
     def _most(self) -> int:
-        return BUDGET[self.device]
+        return max(self.at_once.tokens_a_pass, self._least)
+
+    @property
+    def _least(self) -> int:
+        """Tokens of the longest sequence, or of the two of a pair: a pass has at least these."""
+        return self._longest * (2 if self.recipe.loss.kind == "pair_dpo" else 1)
+
+    @property
+    def _samplers(self) -> int:
+        """Processes that share the sampling."""
+        return self.recipe.compute.sampling_processes or self.held.processes
 
     def _autocast(self) -> int:
         """Return the bytes of the copies of weights in bfloat16 that a pass keeps until its end."""
         cast = self.width < of_weight(self.recipe.model) and not self.held.beside
         return self.held.weights * self.width if cast else 0
+
+
+def _fitting(usual: int, least: int, room: int, peaks: Callable[[int], tuple[int, ...]]) -> int:
+    """Return the largest limit at which peaks are in ``room``, or as low as they get.
+
+    Args:
+        usual: the largest of all; others are halves of it.
+        least: no lower limit changes anything.
+        room: bytes.
+        peaks: returns the peaks at a limit.
+    """
+    limits = [usual]
+    while limits[-1] > least:
+        limits.append(max(limits[-1] // 2, least))
+    bounds = [max(room, lowest) for lowest in peaks(limits[-1])]
+    return next(n for n in limits if all(peak <= bound for peak, bound in zip(peaks(n), bounds, strict=True)))

@@ -19,7 +19,9 @@ from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import ROUTERS, Lora, Model, Recipe
 from paribus_runners.native import chat
 from paribus_runners.native.frozen import chosen, is_head
-from paribus_runners.native.memory import Architecture, Device, Held, Phases, of_weight
+from paribus_runners.native.held import Held, of_weight
+from paribus_runners.native.limits import Device, in_words, usable
+from paribus_runners.native.memory import Architecture, Phases
 
 FROZEN = {"float32": 4, "bfloat16": 2}
 """Bytes of a parameter beside adapters, by `model.dtype`."""
@@ -29,6 +31,9 @@ CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 """Keys of a config.json that bound what goes into a softmax, as Gemma 2 does."""
 SINKS = frozenset({"gpt_oss"})
 """Kinds of models whose attention gives a share to no token."""
+
+GPUS = (24, 48, 80, 141)
+"""Memory of common GPUs, GB."""
 
 _LONGEST_HEADER = 100 << 20  # bytes: safetensors' own bound
 
@@ -109,12 +114,12 @@ class ModelFiles:
         numbers, still = self.numbers, held[0].still
         sizes = [each.moving(recipe) for each in held]
         if recipe.model.lora is not None:
-            added = ", ".join(map(_bytes, sizes))
+            added = ", ".join(map(in_words, sizes))
             return [
-                f"memory: {numbers:,} parameters in {recipe.model.dtype} take {_bytes(still)}, and "
+                f"memory: {numbers:,} parameters in {recipe.model.dtype} take {in_words(still)}, and "
                 f"{held[0].trained:,} of adapters with {moving} {added}, {rest}{beside}"
             ]
-        size = ", ".join(_bytes(still + each) for each in sizes)
+        size = ", ".join(in_words(still + each) for each in sizes)
         if held[0].inside:
             return [
                 f"memory: {numbers:,} parameters, of which {held[0].trained:,} are trained; weights, and {moving} "
@@ -124,7 +129,7 @@ class ModelFiles:
         return [f"memory: {numbers:,} parameters; {what} take {size} {rest}{beside}"]
 
     def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int, processes: int | None = None) -> list[str]:
-        """Return a line on the peak memory of each phase.
+        """Return a line on the peak memory of each phase, and one on what a GPU has room for.
 
         None if sizes of the model or its prompts are not known, if the reference is another model, or if an environment
         answers turns.
@@ -144,17 +149,19 @@ class ModelFiles:
         samplers = recipe.compute.sampling_processes
         count = max(processes or (PROCESSES[-1] if sharded else 1) + samplers, 1 + samplers)
         held = self._held(recipe, count - samplers)
+        places: dict[Device, str] = {"cuda": "a GPU", "cpu": "CPU cores"}
+        every = {x: Phases(model=model, held=held, recipe=recipe, prompt=prompt, device=x) for x in places}
         shown = []
-        places: tuple[tuple[Device, str], ...] = (("cuda", "a GPU"), ("cpu", "CPU cores"))
-        for device, place in places:
-            found = vars(Phases(model=model, held=held, recipe=recipe, prompt=prompt, device=device).peaks(evaluate))
-            own = {k: n for k, n in found.items() if recipe.rollout.engine == "torch" or k in ("old_pass", "update")}
-            parts = (f"{name.replace('_', ' ')} {_bytes(size)}" for name, size in own.items())
-            shown.append(f"on {place} {', '.join(parts)}")
+        for device, phases in every.items():
+            parts = (f"{name} {in_words(size)}" for name, size in phases.by_name(evaluate).items())
+            shown.append(f"on {places[device]} {', '.join(parts)}")
         rest = "" if recipe.rollout.engine == "torch" else "; vLLM has a limit of its own"
-        one = f"one of {count} processes" if sharded or samplers else "one process"
+        one = f"one of {count} processes" if count > 1 else "one process"
         rest += f" ({samplers} of them have rollout and evaluation, the others the rest)" if samplers else ""
-        return [f"peak memory of {one}, computed for responses at their limit: {'; '.join(shown)}{rest}"]
+        lines = [f"peak memory of {one}, computed for responses at their limit: {'; '.join(shown)}{rest}"]
+        if processes is None:  # else the run is for CPUs
+            lines.append(f"{'one process' if count == 1 else f'{count} processes'} {_fitting(every['cuda'], evaluate)}")
+        return lines
 
     @property
     def numbers(self) -> int:
@@ -215,6 +222,19 @@ class ModelFiles:
         return " or ".join(f"`{word}`" for word in self.tokenizer.convert_ids_to_tokens(list(tokens)))
 
 
+def _fitting(phases: Phases, evaluate: Evaluate) -> str:
+    """Return what a process computes at once with the memory of some GPUs, and which of them has not enough."""
+    fits, short, each = list[str](), "", "" if phases.held.processes == 1 else " each"
+    for size in GPUS:
+        found = phases.fitting(evaluate, usable(size * 10**9))
+        name, peak = found.largest(evaluate)
+        if peak <= usable(size * 10**9):
+            fits.append(f"with {size} GB of GPU memory{each}: {found.about()}")
+        else:
+            short = f"with {size} GB{each}: not enough ({name} {in_words(peak)}, and a tenth must stay free)"
+    return "; ".join([*fits, *([short] if short else [])])
+
+
 def _settings(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:
     """Return a file of settings, ``None`` without one; and what is wrong with it."""
     if not path.is_file():
@@ -267,7 +287,3 @@ def context_of(config: Mapping[str, Any] | None) -> int | None:
         return None
     named = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
     return next((n for n in named if isinstance(n, int)), None)
-
-
-def _bytes(size: float) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

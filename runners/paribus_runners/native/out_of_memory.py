@@ -21,7 +21,7 @@ from paribus.recipe.recipe import Recipe
 from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.phases import Phases
 from paribus_runners.native.learner import Learner
-from paribus_runners.native.log_probabilities import BUDGET, score
+from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.update import together, without_tokens
 
@@ -127,7 +127,7 @@ def rehearse(recipe: Recipe, learner: Learner, rollouts: Rollouts) -> None:
         rollouts: the first ones, whose longest prompt counts.
     """
     policy, prompt = learner.policy, max(rollouts.prompts, key=len)
-    prompts, texts, several = _longest(recipe, prompt, BUDGET[policy.device.type], learner.world.size)
+    prompts, texts, several = _longest(recipe, prompt, policy.at_once.tokens_a_pass, learner.world.size)
     optimizers = [each for each in (learner.optimizer, learner.critic_optimizer) if each is not None]
     with learner.sharded():
         held = [each.room() for each in optimizers]
@@ -150,12 +150,19 @@ def _longest(
     """Return prompts and responses of a process's largest pass in an update, and whether there are other passes."""
     schedule, size, unit = recipe.schedule, recipe.schedule.group_size, together(recipe)
     length = schedule.max_new_tokens + (recipe.turns.room if isinstance(recipe.turns, FunctionTurns) else 0)
-    shared = len(prompt) // size
-    units = ceil(schedule.prompts_per_step * size / schedule.minibatches / unit / processes)
-    fit = max(1, budget // max(1, unit * (length - 1 + shared)))
-    lengths = [length] * (min(units, fit) * unit)
-    rest = budget - len(lengths) * (length - 1 + shared)
-    if units > fit and rest > shared + 1:  # a shorter one fills the pass
-        lengths.append(rest - shared + 1)
-    groups = [lengths[first : first + size] for first in range(0, len(lengths), size)]
-    return [prompt] * len(groups), [[[prompt[0]] * n for n in group] for group in groups], units > fit
+    size = size if unit == 1 else unit  # of a pair's group the others are left out
+    units = ceil(ceil(schedule.prompts_per_step / schedule.minibatches) * size / unit / processes)
+    rest, groups = budget, list[list[int]]()
+    for _ in range(units):
+        new = not groups or len(groups[-1]) + unit > size
+        own, shared = unit * (length - 1), len(prompt) if new else 0
+        full = bool(groups) and own + shared > rest
+        if full and rest <= shared:
+            break
+        groups += [[]] if new else []
+        groups[-1] += [rest - shared + 1] if full else [length] * unit  # a shorter one fills the pass
+        if full:
+            break
+        rest -= own + shared
+    several = sum(map(sum, groups)) < units * unit * length
+    return [prompt] * len(groups), [[[prompt[0]] * n for n in group] for group in groups], several

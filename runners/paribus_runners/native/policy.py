@@ -22,6 +22,7 @@ from paribus.recipe.recipe import Lora
 from paribus_runners.native import attention, chat, elementwise, experts, lora
 from paribus_runners.native.head import Head
 from paribus_runners.native.host_memory import HostMemory
+from paribus_runners.native.limits import USUAL, Limits
 from paribus_runners.native.sharded_weights import ShardedWeights
 from paribus_runners.tasks import Message, Rendered
 
@@ -53,6 +54,7 @@ class Policy:
         host: keeps the weights while they are not used; ``None``: they stay on the device.
         shared: the weights as the processes of the run share them; ``None``: each holds all.
         triton: whether kernels in Triton make log-probabilities of logits, where these come in chunks.
+        limits: how much is computed at once; ``None``: the usual ones of the device.
     """
 
     model: Any
@@ -65,6 +67,12 @@ class Policy:
     host: HostMemory | None = None
     shared: ShardedWeights | None = None
     triton: bool = False
+    limits: Limits | None = None
+
+    @property
+    def at_once(self) -> Limits:
+        """How much is computed at once."""
+        return self.limits or USUAL[self.device.type]
 
     @classmethod
     def load(

@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+SYNC = "perf/time_sync_s"
+"""Metric: what new weights take for a sampler that has a copy of them."""
+
 
 class Trainer:
     """Trains one policy on one task by one recipe.
@@ -171,10 +174,13 @@ class Trainer:
             new = new.sampled(replace(queued, steps=queued.steps[len(known) :]), retired)
         (spent, values, _), (_, _, new) = self._from_both((trained.spent, values, new))
         queued = replace(new.queued, steps=(*known[1:], *new.queued.steps))
+        world.phases.enter("sync")
+        start = time.perf_counter()
         world.give([weight for weight in self._learner.policy.model.parameters() if weight.requires_grad])
         if world.samples:
             self._learner.sync(self._recipe.at(step), step)
-        return Progress(step, spent, trained.history, queued, new.retired), values | self._load()
+        values |= self._load() | {SYNC: time.perf_counter() - start}
+        return Progress(step, spent, trained.history, queued, new.retired), values
 
     def _train_on(self, progress: Progress, step: int) -> tuple[Progress, dict[str, float]]:
         """Weigh and update once on the first rollouts of the queue."""
@@ -192,8 +198,8 @@ class Trainer:
         done = updates(recipe, learner, experience, self._job.seed, step)
         experience = done.experience
         learner.sync(recipe, step)
-        synced = {} if self._world.divided else self._load()
         updated = time.perf_counter()
+        synced = {} if self._world.divided else self._load()
         self._keep(samples.of_step(recipe, learner.policy, experience, step))
         spent = progress.spent.after(recipe, experience, done)
         values = (
@@ -279,8 +285,11 @@ class Trainer:
     def _load(self) -> dict[str, float]:
         """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""
         self._world.phases.enter("sync")
+        start = time.perf_counter()
         found = dict(self._sampler.load(lora.merged(self._learner.policy.model))) if self._world.samples else {}
-        return self._from_both(found)[1] if self._world.divided else found
+        if self._world.divided:
+            return self._from_both(found)[1]
+        return found | ({} if self._recipe.rollout.engine == "torch" else {SYNC: time.perf_counter() - start})
 
     def _evaluated(self, progress: Progress, values: dict[str, float]) -> dict[str, float]:
         """Evaluate the sets that are due, write their records, and add the metrics to ``values``."""

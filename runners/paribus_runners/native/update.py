@@ -19,7 +19,7 @@ from paribus_runners.native.batch import Batch, in_loss, minibatches, part, pass
 from paribus_runners.native.experience import Experience, corrected
 from paribus_runners.native.experts import Experts
 from paribus_runners.native.learner import Learner
-from paribus_runners.native.log_probabilities import BUDGET, score, split
+from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.objective import clip, correction, router
 from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.loss import Tokens, left_out, loss
@@ -155,7 +155,9 @@ def ready(
 def _ahead(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, tokens: Tokens) -> Tensor:
     """Return [T] the log-probability of all tokens of a batch under the policy as it is, nats; in all processes."""
     policy, mine = learner.policy, list[Tensor]()
-    for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, policy.device.type):
+    for first, end, prompts, texts in _forward_passes(
+        recipe, learner.world, rollouts, batch, policy.at_once.tokens_a_pass
+    ):
         support = part(tokens, first, end, policy.device).support
         experts = _experts(rollouts, batch, first, end)
         mine.append(
@@ -196,7 +198,9 @@ def backward(
 ) -> Iterator[Part]:
     """Add the gradient of one update of the policy, one forward pass after the other; ``measure`` the entropy."""
     policy, shift = learner.policy, recipe.token_weight if recipe.token_weight.kind == "router_shift" else None
-    for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, policy.device.type):
+    for first, end, prompts, texts in _forward_passes(
+        recipe, learner.world, rollouts, batch, policy.at_once.tokens_a_pass
+    ):
         mine = part(tokens, first, end, policy.device)
         now = score(
             policy,
@@ -242,7 +246,7 @@ def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batc
     count = len(at)
     optimizer.zero()
     total = 0.0
-    for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, critic.device.type):
+    for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, critic.most):
         here = (row >= first) & (row < end)
         targets = [x[here].float().to(critic.device) for x in (old, returns)]
         share = value_loss.loss(level, critic.values(prompts, texts), *targets).sum() / count
@@ -253,19 +257,37 @@ def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batc
 
 
 def _forward_passes(
-    recipe: Recipe, world: World, rollouts: Rollouts, batch: Batch, device: str
+    recipe: Recipe, world: World, rollouts: Rollouts, batch: Batch, most: int
 ) -> Iterator[tuple[int, int, list[list[int]], list[list[list[int]]]]]:
-    """Yield parts of this process's share of a batch that fit into memory.
+    """Yield parts of this process's share of a batch, each of up to ``most`` tokens.
 
     Each is first and end response, prompts, responses by prompt.
     """
     responses, groups = rollouts.responses.select(batch.rows), rollouts.scored.group[batch.rows].tolist()
     ids, unit = responses.tokens(), together(recipe)
-    sums = _costs(recipe, rollouts, batch)
-    mine = world.share(sums)
-    for units in split(mine, [sums[i] for i in mine], BUDGET[device]):
+    mine = world.share(_costs(recipe, rollouts, batch))
+    for units in _cut(recipe, rollouts, batch, mine, most):
         first, end = units[0] * unit, (units[-1] + 1) * unit
         yield first, end, *_by_group(range(first, end), ids, groups, rollouts.prompts)
+
+
+def _cut(recipe: Recipe, rollouts: Rollouts, batch: Batch, mine: range, most: int) -> list[list[int]]:
+    """Return which of a process's units each pass has, up to ``most`` tokens.
+
+    A prompt counts once in a pass. A unit above the limit has a pass of its own.
+    """
+    lengths, groups = rollouts.responses.read[batch.rows].tolist(), rollouts.scored.group[batch.rows].tolist()
+    size, parts, spent, last = together(recipe), list[list[int]](), 0, None
+    for unit in mine:
+        group, own = groups[unit * size], sum(lengths[unit * size : (unit + 1) * size]) - size
+        whole = own + len(rollouts.prompts[group])
+        spent += own if group == last else whole
+        if not parts or spent > most:
+            parts.append([])
+            spent = whole
+        parts[-1].append(unit)
+        last = group
+    return parts
 
 
 def together(recipe: Recipe) -> int:
@@ -274,7 +296,7 @@ def together(recipe: Recipe) -> int:
 
 
 def _costs(recipe: Recipe, rollouts: Rollouts, batch: Batch) -> list[int]:
-    """Return the tokens that a forward pass has for each unit of a batch."""
+    """Return the tokens of each unit of a batch, with its part of its prompt."""
     lengths, groups = rollouts.responses.read[batch.rows].tolist(), rollouts.scored.group[batch.rows].tolist()
     prompts, size, unit = rollouts.prompts, recipe.schedule.group_size, together(recipe)
     costs = [n - 1 + len(prompts[g]) // size for n, g in zip(lengths, groups, strict=True)]
@@ -285,8 +307,9 @@ def _missing(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch)
     """Return how many passes this process must make without tokens: with sharded weights all make as many."""
     if learner.policy.shared is None:
         return 0
-    costs, budget, world = _costs(recipe, rollouts, batch), BUDGET[learner.policy.device.type], learner.world
-    counts = [len([*split(share, [costs[i] for i in share], budget)]) for share in world.shares(costs)]
+    most, world = learner.policy.at_once.tokens_a_pass, learner.world
+    shares = world.shares(_costs(recipe, rollouts, batch))
+    counts = [len(_cut(recipe, rollouts, batch, share, most)) for share in shares]
     return max(counts) - counts[world.rank]
 
 

@@ -6,7 +6,7 @@ What may hang runs in worker processes. Groups are submitted as they are finishe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,8 @@ from paribus_runners.rewards.pool import FAULTS, Fault, Outcome, Pool, Worker, w
 from paribus_runners.rewards.verifiers import Verdict
 from paribus_runners.tasks.base import Problem, Task
 from paribus_runners.tasks.environment import Environment
+
+_LOOK_S = 0.5
 
 
 class Graded(NamedTuple):
@@ -107,16 +109,16 @@ class Grader:
         called = {name: pool.submit(arguments) for name, pool in self._pools.items()} if rewards else {}
         return _Pending(texts, verdicts, verified, called)
 
-    def _collect(self, pending: _Pending) -> Graded:
+    def _collect(self, pending: _Pending, while_waiting: Callable[[], None]) -> Graded:
         verdicts, faults = list(pending.verdicts), [[0] for _ in range(len(pending.texts))]
         for row, future in enumerate(pending.verified):
-            verdict, fault = self._verdict(future.result())
+            verdict, fault = self._verdict(_waited(future, while_waiting))
             verdicts.append(verdict)
             faults[row] = [code(fault)]
         rewards: list[list[float]] = [[] for _ in range(len(pending.texts))]
         steps: list[list[Steps]] = [[] for _ in range(len(pending.texts))]
         for name, future in pending.called.items():
-            function, outcome = self._functions[name], future.result()
+            function, outcome = self._functions[name], _waited(future, while_waiting)
             found, ends, fault, reason = _read(function, outcome, pending.texts)
             self._log.note(f"reward function `{name}` ({function.path})", fault is not None, reason, outcome)
             for row in range(len(pending.texts)):
@@ -150,6 +152,13 @@ def _read(
     return [sum(value for _, value in each) for each in steps], steps, fault, reason
 
 
+def _waited(future: Future[Outcome], while_waiting: Callable[[], None]) -> Outcome:
+    while_waiting()
+    while not wait([future], _LOOK_S).done:
+        while_waiting()
+    return future.result()
+
+
 class _Pending(NamedTuple):
     """A group that was submitted: its responses, verdicts or calls for them, and the calls of the functions."""
 
@@ -176,14 +185,18 @@ class Batch:
         """
         self._groups.append(self._grader._submit(problem, texts, finished, self._rewards))
 
-    def collect(self, progress: Callable[[], None] = lambda: None) -> list[Graded]:
+    def collect(
+        self, progress: Callable[[], None] = lambda: None, while_waiting: Callable[[], None] = lambda: None
+    ) -> list[Graded]:
         """Return the grades of all groups in the order in which they were submitted; waits for the last.
 
-        ``progress`` is called when a group has its grades.
+        Args:
+            progress: called when a group has its grades.
+            while_waiting: called again and again until then; it may raise an exception to leave.
         """
         graded = []
         for group in self._groups:
-            graded.append(self._grader._collect(group))
+            graded.append(self._grader._collect(group, while_waiting))
             progress()
         self._groups.clear()
         return graded

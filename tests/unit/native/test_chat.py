@@ -106,7 +106,7 @@ def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Re
     """All from the files and the tokenizer; nothing is wrong."""
     found = seen(made(system="Think."))
     assert (found.warnings, found.faults) == ((), ())
-    counts, lengths, first, memory, phases = found.facts
+    counts, lengths, first, memory, phases, fits = found.facts
     assert counts == f"data: 20 training problems in {tmp_path}/train.jsonl; 5 held out in {tmp_path}/test.jsonl"
     shortest = len("system\nThink.\nuser\nAnn has 0 pens and buys 0. How many?\nassistant\n") + 5 + 0
     assert lengths.startswith(f"prompts: {shortest} to {shortest + 2} tokens, ")
@@ -123,6 +123,7 @@ def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Re
     assert re.search(
         r"on a GPU rollout [\d.]+ MB, old pass [\d.]+ MB, update [\d.]+ MB, evaluation [\d.]+ MB; on CPU", phases
     )
+    assert fits.startswith("one process with 24 GB of GPU memory: 1,024 responses at a time, 32,768 tokens a pass; ")
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 16, b"\x02\0\0\0\0\0\0\0[]", b'\x08\0\0\0\0\0\0\0{"a": 1}'])

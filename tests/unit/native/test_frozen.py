@@ -20,8 +20,8 @@ from paribus_runners.native import attention, frozen, main, runner
 from paribus_runners.native.checkpoint import MOMENTS
 from paribus_runners.native.examine import examine
 from paribus_runners.native.head import _Chunked, _Settings
+from paribus_runners.native.held import Held
 from paribus_runners.native.learner import Learner
-from paribus_runners.native.memory import Held
 from paribus_runners.native.model_files import ModelFiles
 from paribus_runners.native.tiny.make import build
 from paribus_runners.native.tiny.spec import MODELS

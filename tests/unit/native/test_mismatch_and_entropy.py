@@ -16,7 +16,8 @@ from paribus.contract import Evaluate
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import RunFolder
-from paribus_runners.native import learner, log_probabilities
+from paribus_runners.native import learner
+from paribus_runners.native.limits import USUAL, Limits
 from paribus_runners.native.main import run
 from paribus_runners.native.rollout import collect, engine
 from paribus_runners.native.rollout.sampler import Finished, Requests
@@ -153,7 +154,7 @@ def test_the_only_update_corrects_as_a_pass_before_it_would(
 ) -> None:
     """The same metrics and samples to rounding, in several forward passes an update, and without the pass before."""
     monkeypatch.setattr(engine, "TorchSampler", _wrong(0.1, -0.2, 0.0, 0.3))
-    monkeypatch.setitem(log_probabilities.BUDGET, "cpu", 250)
+    monkeypatch.setitem(USUAL, "cpu", Limits(responses_at_a_time=512, tokens_a_pass=250))
     calls: list[bool] = []
     plain = learner.score_all
 

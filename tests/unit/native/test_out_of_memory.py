@@ -170,10 +170,11 @@ def test_a_rehearsal_changes_no_weight(recipe: Recipe, policy: Policy, made: Cal
     [
         (12, 4096, 1, [[12] * 8] * 3, False),  # 6 prompts in two updates
         (12, 4096, 2, [[12] * 8, [12] * 4], False),
-        (1000, 4096, 1, [[1000] * 4 + [101]], True),  # the rest of the pass
-        (2100, 4096, 1, [[2100, 1998]], True),
+        (1000, 4096, 1, [[1000] * 4 + [100]], True),  # the rest of the pass
+        (2100, 4096, 1, [[2100, 1997]], True),
         (9000, 4096, 1, [[9000]], True),
-        (12, 11 * 24, 1, [[12] * 8] * 3, False),
+        (12, 11 * 24 + 3, 1, [[12] * 8] * 3, False),
+        (12, 11 * 24 + 2, 1, [[12] * 8, [12] * 8, [12] * 7 + [11]], True),
     ],
 )
 def test_what_is_rehearsed_fills_a_pass(
@@ -185,7 +186,24 @@ def test_what_is_rehearsed_fills_a_pass(
     assert [[len(response) for response in group] for group in texts] == lengths
     assert prompts == [[3]] * len(lengths)
     assert others is several
-    assert limit > budget or sum(n - 1 for group in lengths for n in group) <= budget
+    assert limit > budget or len(lengths) + sum(n - 1 for group in lengths for n in group) <= budget
+
+
+def test_a_rehearsal_has_the_larger_minibatch(recipe: Recipe) -> None:
+    """Of three groups in two minibatches one has two."""
+    recipe = changed(recipe, schedule={"prompts_per_step": 3, "minibatches": 2})
+    _, texts, several = out_of_memory._longest(recipe, [3], 4096, 1)
+    assert [len(group) for group in texts] == [8, 8]
+    assert not several
+
+
+def test_a_rehearsal_of_pairs_has_one_of_each_group(recipe: Recipe) -> None:
+    """The other responses of a group are in no update."""
+    pairs = recipe.model_copy(update={"loss": f.PairDpo()})
+    prompts, texts, several = out_of_memory._longest(pairs, [3], 4096, 1)
+    assert [len(group) for group in texts] == [2, 2, 2]
+    assert len(prompts) == 3  # of six in two minibatches
+    assert not several
 
 
 def test_pairs_stay_together_in_a_rehearsal(recipe: Recipe) -> None:

@@ -3,28 +3,33 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paribus.evaluate import Evaluate
+from paribus.evaluate import Evaluate, EvaluationSet
 from paribus.recipe.compute import Compute
 from paribus.recipe.factors import (
     Auxiliary,
     CriticGae,
     FixedReference,
     KlInLoss,
+    ModelReference,
     NoScale,
+    PairDpo,
     Schedule,
     SyncedReference,
     ValueLoss,
 )
-from paribus.recipe.recipe import Model, Recipe
-from paribus_runners.native import head, log_probabilities, memory
-from paribus_runners.native.memory import Architecture, Held, Phases
+from paribus.recipe.recipe import Lora, Model, Recipe
+from paribus.recipe.rollout import Rollout
+from paribus_runners.native import head, memory
+from paribus_runners.native.held import Held
+from paribus_runners.native.limits import USUAL, Limits, usable
+from paribus_runners.native.memory import Architecture, Phases
 from paribus_runners.native.model_files import ModelFiles
 from paribus_runners.native.rollout import decoder
-from paribus_runners.native.rollout import torch as sampler
 
 QWEN_7B = {
     "num_hidden_layers": 28,
@@ -47,9 +52,7 @@ def phases(recipe=None, device="cuda", **changes):
 
 
 def test_the_limits_are_those_of_the_code_that_trains():
-    """Rows of a round, tokens of a pass, and logits at one time are written twice, as a plan needs no torch."""
-    assert memory.ROWS == sampler.ROWS
-    assert memory.BUDGET == log_probabilities.BUDGET
+    """Logits at one time, and kinds of models that are decoded, are written twice, as a plan needs no torch."""
     assert memory.DECODED == decoder.KINDS
     assert (memory.CHUNK, memory.SMALL) == (head.CHUNK, head.SMALL)
 
@@ -123,7 +126,10 @@ def test_who_samples_holds_no_optimizer_and_who_trains_no_reference():
     held = Held(weights=NUMBERS_7B, trained=NUMBERS_7B, processes=6)
     peaks = [
         Phases(model=Architecture.of(QWEN_7B), held=held, recipe=each, prompt=256, device="cuda").peaks(Evaluate())
-        for each in (plain, Recipe(model=half, compute=Compute(sharding="optimizer")))
+        for each in (
+            Recipe(model=half, compute=Compute(sharding="optimizer", sampling_processes=6)),
+            Recipe(model=half, compute=Compute(sharding="optimizer")),
+        )
     ]
     assert peaks[0].update == peaks[1].update
     assert peaks[1].rollout - peaks[0].rollout == pytest.approx(12 / 6 * NUMBERS_7B)
@@ -151,7 +157,8 @@ def test_kernels_hold_logits_once_in_the_type_of_the_products():
 
 def test_what_is_gathered_for_an_update_counts():
     """Embeddings and head for a whole pass, two blocks; far below what each process would hold of all weights."""
-    batch = {"schedule": BATCH, "model": Model(dtype="bfloat16", trained_dtype="bfloat16")}
+    schedule = BATCH.model_copy(update={"minibatches": 1})  # each of eight has a full pass
+    batch = {"schedule": schedule, "model": Model(dtype="bfloat16", trained_dtype="bfloat16")}
     found = {}
     for sharding in ("optimizer", "weights"):
         recipe = Recipe(compute=Compute(sharding=sharding, gradient_checkpointing=True), **batch)
@@ -191,7 +198,7 @@ def test_longer_responses_and_larger_groups_need_more_and_checkpointing_needs_le
     assert longer.rollout > usual.rollout
     assert again.update < usual.update
     assert again.rollout == usual.rollout
-    assert usual.largest[0] == "update"
+    assert phases().largest(evaluate) == ("update", usual.update)
     assert usual.evaluation < usual.rollout
     half = phases(Recipe(schedule=BATCH, model=Model(dtype="bfloat16"))).peaks(evaluate)
     assert half.update < usual.update
@@ -245,7 +252,18 @@ def test_other_architectures_get_no_number():
 def test_a_plan_prints_a_line_with_all_phases():
     """Of both kinds of device; with vLLM only what the trainer holds; without sizes or prompts nothing."""
     files = ModelFiles(shapes={"w": (NUMBERS_7B,)}, config=QWEN_7B)
-    (line,) = files.phases(Recipe(schedule=BATCH), Evaluate(), 256)
+    line, fitting = files.phases(Recipe(schedule=BATCH), Evaluate(), 256)
+    assert fitting == "one process with 141 GB: not enough (update 138.0 GB, and a tenth must stay free)"
+    half = Recipe(
+        schedule=BATCH,
+        model=Model(dtype="bfloat16", trained_dtype="bfloat16"),
+        compute=Compute(offload=("optimizer",), gradient_checkpointing=True),
+    )
+    assert files.phases(half, Evaluate(), 256)[1] == (
+        "one process with 80 GB of GPU memory: 512 responses at a time, 32,768 tokens a pass; with 141 GB of GPU "
+        "memory: 1,024 responses at a time, 32,768 tokens a pass; with 48 GB: not enough (update 47.9 GB, and a tenth "
+        "must stay free)"
+    )
     assert line.startswith("peak memory of one process, computed for responses at their limit: on a GPU rollout ")
     for part in ("old pass", "update", "evaluation", "on CPU cores"):
         assert part in line
@@ -270,13 +288,111 @@ def test_a_plan_says_what_each_of_several_processes_holds():
     )
     (line,) = files.memory(shared, 4)
     assert "take 76.2 GB in each process of a run" in line
-    (line,) = files.phases(shared, Evaluate(), 256)
+    line, fitting = files.phases(shared, Evaluate(), 256)
+    assert fitting.startswith("8 processes with 141 GB of GPU memory each: 1,024 responses at a time, ")
+    assert "; with 80 GB each: not enough (update " in fitting
+    assert len(files.phases(shared, Evaluate(), 256, 4)) == 1  # those are processes on CPUs
     assert line.startswith("peak memory of one of 8 processes, computed for")
     half = Model(dtype="bfloat16", trained_dtype="bfloat16")
     away = Recipe(schedule=BATCH, model=half, compute=Compute(offload=("optimizer",)))
     (line,) = files.memory(away)
     assert "weights and gradients take 45.7 GB in each process" in line
     assert line.endswith("; moments are in host memory")
+
+
+def test_what_is_computed_at_once_fits_and_is_not_less_than_it_has_to_be() -> None:
+    """Halved as often as it takes; twice of either does not fit, and with more room there is no less."""
+    lora = Recipe(schedule=BATCH, model=Model(dtype="bfloat16", lora=Lora()))
+    held = Held(weights=NUMBERS_7B, trained=40_000_000, frozen=2)
+    plain = Phases(model=Architecture.of(QWEN_7B), held=held, recipe=lora, prompt=256, device="cuda")
+    before = Limits(responses_at_a_time=1, tokens_a_pass=1)
+    for size in (32, 48, 64, 80, 141, 1000):
+        room = usable(size * BILLION)
+        found = plain.fitting(Evaluate(), room)
+        now = found.at_once
+        assert now.responses_at_a_time >= before.responses_at_a_time
+        assert now.tokens_a_pass >= before.tokens_a_pass
+        assert found.largest(Evaluate())[1] <= room
+        for name, value in vars(now).items():
+            more = replace(found, limits=replace(now, **{name: 2 * value}))
+            assert value == getattr(USUAL["cuda"], name) or more.largest(Evaluate())[1] > room
+        before = now
+    assert now == USUAL["cuda"]
+
+
+def test_what_cannot_fit_leaves_other_phases_as_they_are() -> None:
+    """Passes are as short as they get if an update does not fit; what is sampled follows from its own peaks."""
+    half = Recipe(schedule=BATCH, model=Model(dtype="bfloat16", trained_dtype="bfloat16"))
+    least = phases(half).fitting(Evaluate(), 60 * BILLION)
+    assert least.peaks(Evaluate()).update > 60 * BILLION
+    assert least.at_once.tokens_a_pass == 256 + 1024 - 1
+    assert least.peaks(Evaluate()).rollout > 60 * BILLION
+    offloaded = half.model_copy(update={"compute": Compute(offload=("optimizer",))})
+    found = phases(offloaded).fitting(Evaluate(), 45 * BILLION)
+    assert found.peaks(Evaluate()).update > 45 * BILLION
+    assert found.peaks(Evaluate()).rollout <= 45 * BILLION
+    assert found.at_once.responses_at_a_time >= 128
+    long = Evaluate(sets={"long": EvaluationSet(problems=30, samples=64, max_new_tokens=16_384)})
+    kept = phases(offloaded).fitting(long, 76 * BILLION)
+    assert kept.peaks(long).evaluation > 76 * BILLION
+    assert kept.at_once.responses_at_a_time == 64  # fewer change nothing: the responses to a problem stay together
+    assert kept.at_once.tokens_a_pass == phases(offloaded).fitting(Evaluate(), 76 * BILLION).at_once.tokens_a_pass
+
+
+@pytest.mark.parametrize(
+    ("prompts", "minibatches", "processes"), [(3, 2, 1), (5, 4, 1), (4, 1, 8), (12, 1, 8), (7, 2, 3)]
+)
+def test_passes_have_whole_groups_where_the_code_deals_out_whole_groups(
+    prompts: int, minibatches: int, processes: int
+) -> None:
+    """An update has the larger minibatch; a pass before it the prompts of the process with most of them."""
+    schedule = Schedule(steps=1, prompts_per_step=prompts, group_size=2, minibatches=minibatches, max_new_tokens=1024)
+    held = Held(weights=NUMBERS_7B, trained=NUMBERS_7B, processes=processes)
+    found = replace(phases(Recipe(schedule=schedule)), held=held)
+    group = 256 + 2 * 1023
+    assert found._group == group
+    assert found._tokens_scored(prompts, processes) == min(32_768, -(-prompts // processes) * group)
+    largest = -(-prompts // minibatches) * group
+    assert found._tokens_updated() >= largest / processes
+    assert found._tokens_updated() <= min(largest, largest / processes + 256 + 1024)
+
+
+def test_a_pair_has_two_responses_of_its_group() -> None:
+    """The others are left out of the update."""
+    pairs = Recipe(schedule=BATCH, kl=KlInLoss(beta=0.1)).model_copy(update={"loss": PairDpo()})
+    assert phases(pairs)._tokens_updated() == min(32_768, 16 * (256 + 2 * 1023))
+    assert phases(pairs)._least == 2 * (256 + 1023)
+
+
+def test_another_model_as_the_reference_counts_once() -> None:
+    """With its own size, where it is."""
+    kl = KlInLoss(beta=0.1, reference=ModelReference(name="other"))
+    held = Held(weights=1000, trained=1000, other=300)
+    recipe = Recipe(kl=kl)
+    assert held.bytes(recipe) == held.bytes(Recipe()) + 300
+    assert held.reference(recipe) == 0
+    away = Recipe(kl=kl, compute=Compute(offload=("reference",)))
+    assert held.bytes(away) == held.bytes(Recipe())
+    assert held.reference(away) == 300
+    assert held.bytes_to_sample(recipe) == 4000 + 300
+
+
+def test_with_another_sampler_only_the_passes_have_a_limit() -> None:
+    """VLLM has a limit of its own, so responses at a time are not said, and no phase of its counts."""
+    vllm = Recipe(schedule=BATCH, rollout=Rollout(engine="vllm"))
+    found = phases(vllm).fitting(Evaluate(), 200 * BILLION)
+    assert found.about() == f"{found.at_once.tokens_a_pass:,} tokens a pass"
+    assert set(found.by_name(Evaluate())) == {"old pass", "update"}
+    assert found.at_once.responses_at_a_time == 1024
+
+
+def test_processes_share_what_is_sampled() -> None:
+    """Each of eight samples an eighth of the responses."""
+    one, eight = (
+        replace(phases(), held=Held(weights=NUMBERS_7B, trained=NUMBERS_7B, processes=count)) for count in (1, 8)
+    )
+    cache = [each.sampling(128, 8, 1024) for each in (one, eight)]
+    assert cache[0] > 4 * cache[1]
 
 
 @pytest.mark.slow
@@ -286,8 +402,10 @@ def test_a_measurement_on_a_tiny_model_is_within_a_tenth():
     script = Path(__file__).parents[3] / "benchmarks" / "phase_memory.py"
     done = subprocess.run([sys.executable, str(script), "--tiny"], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout.splitlines()[-1])
-    assert len(rows) == 4
+    assert len(rows) == 5
     for row in rows:
+        if row["bound"] is not None:
+            assert all(row[phase][1] <= row["bound"] for phase in ("rollout", "old_pass", "update", "evaluation"))
         assert row["held"][0] == pytest.approx(row["held"][1], rel=1e-4)  # AdamW counts steps beside its moments
         for phase in ("rollout", "old_pass", "update", "evaluation"):
             predicted, measured = row[phase]

@@ -17,15 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-from paribus.contract import PREEMPTED, Evaluate, EvaluationSet, Options
+from paribus.contract import PREEMPTED, Checkpoints, Evaluate, EvaluationSet, Options
 from paribus.health.detector import Setting, finding_of, initial_state, update
 from paribus.health.diagnose import DETECTORS
 from paribus.health.profile import load_profile
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import JsonlTask, Recipe
+from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.run_folder.metrics import find_metric
-from paribus_runners.native import runner
+from paribus_runners.native import runner, trainer
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.rewards.landlock import version
@@ -320,3 +321,41 @@ def test_sigterm_while_reward_functions_load_ends_the_run_at_once(
     assert ended.value.code == PREEMPTED
     assert not RunFolder(folder).checkpoints.exists()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_sigterm_in_a_call_of_a_reward_function_saves_the_step_before(
+    tmp_path: Path, recipe: Recipe, job_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge may take minutes for an answer; who preempts a run gives it seconds."""
+    monkeypatch.setenv("PARIBUS_REWARD_WRITES", str(tmp_path))
+    begun = tmp_path / "begun"
+    judge = f"""import pathlib, time
+def f(completions, **columns):
+    if pathlib.Path({str(tmp_path / "step")!r}).exists():
+        pathlib.Path({str(begun)!r}).touch()
+        time.sleep(600)
+    return [0.0 for _ in completions]
+"""
+    recipe = changed(recipe, reward={"functions": {"f": {"path": "judge.f", "timeout_s": 900.0}}})
+    folder = job_folder(recipe, options=Options(sources={"judge.py": judge}), checkpoint=Checkpoints(every=10))
+    write = trainer.Trainer._write
+
+    def noted(self: trainer.Trainer, step: int, values: dict[str, float]) -> None:
+        write(self, step, values)
+        if step == 1:
+            (tmp_path / "step").touch()
+
+    monkeypatch.setattr(trainer.Trainer, "_write", noted)
+
+    def stop() -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    start = time.monotonic()
+    with pytest.raises(SystemExit) as ended:
+        runner.run(folder)
+    assert ended.value.code == PREEMPTED
+    assert time.monotonic() - start < 300
+    assert [path.name for path in published(RunFolder(folder))] == ["step-000001"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from paribus_runners.native.limits import Limits
 from paribus_runners.native.log_probabilities import score, score_all
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
@@ -86,8 +88,8 @@ def test_the_batch_around_a_response_does_not_matter(
 ) -> None:
     """The same draws give the same tokens, whenever finished responses leave and however batches are cut."""
     want = _sample(policy, prompts)
-    monkeypatch.setitem(sampler.ROWS, "cpu", rows)
     monkeypatch.setattr(sampler, "EVICT", evict)
+    policy = replace(policy, limits=Limits(responses_at_a_time=rows, tokens_a_pass=4096))
     got = _sample(policy, prompts)
     assert torch.equal(got.ids, want.ids)
     assert torch.equal(got.length, want.length)

@@ -20,8 +20,9 @@ from paribus.recipe.recipe import ChainTask, Lora, Model, Recipe
 from paribus.recipe.rollout import Rollout
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder, read_json
-from paribus_runners.native import head, log_probabilities, main, requirements, update
+from paribus_runners.native import head, main, requirements, update
 from paribus_runners.native.learner import Learner
+from paribus_runners.native.limits import USUAL, Limits
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.runner import NativeRunner
 from paribus_runners.native.sharded_weights import ShardedWeights, own_part
@@ -85,7 +86,7 @@ def test_a_run_has_the_numbers_of_one_that_shares_nothing(
     size: int,
 ) -> None:
     """As far as float32 rounds another order of sums; processes have another number of passes, some make none."""
-    monkeypatch.setitem(log_probabilities.BUDGET, "cpu", 256)
+    monkeypatch.setitem(USUAL, "cpu", Limits(responses_at_a_time=512, tokens_a_pass=256))
     monkeypatch.setattr(head, "SMALL", 1)
     given: dict[str, Any] = {"compute": SHARDED} | CASES[case]
     if "model" in given:

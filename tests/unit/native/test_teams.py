@@ -145,7 +145,10 @@ def test_the_teams_work_at_the_same_time(
 
     monkeypatch.setattr(trainer, "collect", slow_collect)
     monkeypatch.setattr(trainer, "updates", slow_updates)
-    train_in(2, job_folder(ahead(TEAMS)))
+    folder = job_folder(ahead(TEAMS))
+    train_in(2, folder)
+    for line in list(RunFolder(folder).read_metrics())[1:]:
+        assert 0 < line.values["perf/time_sync_s"] < line.values["perf/time_step_s"]
 
 
 def test_a_process_holds_what_its_team_needs(ahead: Callable[..., Recipe], tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
         "reward/failed_",
         "mismatch/sync_",
         "mismatch/routing_frac",
+        "perf/time_sync_s",
     )
     assert all(m.name in names or m.name.startswith(only_with) for m in STEP_METRICS)
     assert set(lines[0].values) == {n for n in names if n.startswith("eval/")} | {

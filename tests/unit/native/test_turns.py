@@ -20,9 +20,10 @@ from paribus.recipe.recipe import ChainTask, Recipe
 from paribus.recipe.rollout import Rollout
 from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.folder import RunFolder
-from paribus_runners.native import log_probabilities, runner
+from paribus_runners.native import runner
 from paribus_runners.native.batch import minibatches, tokens_of
 from paribus_runners.native.experience import Before, weigh
+from paribus_runners.native.limits import Limits
 from paribus_runners.native.log_probabilities import score, score_all
 from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.policy import Policy
@@ -105,12 +106,12 @@ def test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote(
     assert int(responses.read.sum()) == sum(map(len, responses.tokens())) > int(responses.length.sum())
 
 
-@pytest.mark.parametrize("budget", [log_probabilities.BUDGET["cpu"], 1])
+@pytest.mark.parametrize("tokens", [4096, 1])
 def test_turns_of_a_truncated_distribution_are_scored_over_what_was_left(
-    policy: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, budget: int
+    policy: Policy, prompts: list[list[int]], tokens: int
 ) -> None:
     """With top-k, each written token has the set that it was chosen from, between answers and in several passes."""
-    monkeypatch.setitem(log_probabilities.BUDGET, "cpu", budget)
+    policy = replace(policy, limits=Limits(responses_at_a_time=512, tokens_a_pass=tokens))
     responses = _sample(policy, prompts, Dice(_marks(policy)), top_k=4)
     assert responses.support is not None
     assert responses.given is not None
@@ -143,8 +144,8 @@ def test_the_batch_around_a_response_does_not_matter(
 ) -> None:
     """Turns of other responses move no token, whenever finished ones leave and however batches are cut."""
     want = _sample(policy, prompts, Dice(_marks(policy)))
-    monkeypatch.setitem(sampler.ROWS, "cpu", rows)
     monkeypatch.setattr(sampler, "EVICT", evict)
+    policy = replace(policy, limits=Limits(responses_at_a_time=rows, tokens_a_pass=4096))
     got = _sample(policy, prompts, Dice(_marks(policy)))
     assert got.tokens() == want.tokens()
     assert torch.equal(got.truncated, want.truncated)

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Optimizer, Recipe
-from paribus_runners.native import log_probabilities as score
 from paribus_runners.native import update
 from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
+from paribus_runners.native.limits import Limits
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.rollouts import Rollouts
@@ -100,7 +100,7 @@ def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor
     ids=lambda c: "+".join(c) or "grpo",
 )
 def test_gradient_does_not_depend_on_the_micro_batch_split(
-    recipe: Recipe, chain_model: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    recipe: Recipe, chain_model: Any, changes: dict[str, Any]
 ) -> None:
     """U4: one pass with all tokens and passes of one response each add up to the same gradient."""
     recipe = _changed(recipe, **changes)
@@ -112,8 +112,8 @@ def test_gradient_does_not_depend_on_the_micro_batch_split(
     rollouts = collect(recipe, Source(policies[0], reference, _Coin(), 0, TorchSampler(policies[0])), 1).rollouts
     gradients = []
     for policy, budget in zip(policies, (10**6, 1, 60), strict=True):
-        monkeypatch.setitem(score.BUDGET, "cpu", budget)
-        gradients.append(_gradient(recipe, policy, rollouts))
+        limits = Limits(responses_at_a_time=512, tokens_a_pass=budget)
+        gradients.append(_gradient(recipe, dataclasses.replace(policy, limits=limits), rollouts))
     assert max(g.abs().max() for g in gradients[0]) > 1e-4
     for other in gradients[1:]:
         for a, b in zip(gradients[0], other, strict=True):

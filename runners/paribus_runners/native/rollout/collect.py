@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
@@ -143,6 +143,8 @@ def _round(
         while True:
             if (finished := next(stream, None)) is not None:
                 share.submit(finished)
+                if not finished.may_leave:
+                    continue
             ended = {place: good for found in world.gather(share.passed()) for place, good in found.items()}
             if len(ended) == len(problems) or _before_the_first_gap(ended) >= enough:
                 break  # what a generator had left is not sampled
@@ -197,10 +199,10 @@ class _Share:
 
     def grade(self) -> None:
         """Wait for the grades of all groups that were submitted."""
-        start, phases = time.perf_counter(), self._source.world.phases
+        start, policy, world = time.perf_counter(), self._source.policy, self._source.world
         for finished, batch in self._waiting:
-            with phases.within("reward"):
-                scored, steps = _scored(self._recipe, batch, self._source.policy, finished.responses, phases.progress)
+            with world.phases.within("reward"):
+                scored, steps = _scored(self._recipe, batch, policy, finished.responses, world)
             groups = [(self.prompts[i], self._problems[self.places[i]]) for i in finished.prompts]
             part = _unfiltered(self._recipe, groups, finished.responses, scored, self._updates)
             self._parts.append(replace(part, steps=steps))
@@ -307,13 +309,14 @@ def _submitted(grader: Grader, problems: Sequence[Problem], policy: Policy, resp
 
 
 def _scored(
-    recipe: Recipe, batch: Batch, policy: Policy, responses: Responses, progress: Callable[[], None]
+    recipe: Recipe, batch: Batch, policy: Policy, responses: Responses, world: World
 ) -> tuple[Scored, Tensor | None]:
-    """Wait for the grades of a batch, whose responses these are; note ``progress`` with each group.
+    """Wait for the grades of a batch, whose responses these are.
 
     Returns also the rewards of steps, as :class:`.rollouts.Rollouts` has them.
     """
-    graded, finished = batch.collect(progress), (~responses.truncated).tolist()
+    graded = batch.collect(world.phases.progress, world.while_waiting)
+    finished = (~responses.truncated).tolist()
     verdicts = [verdict for group in graded for verdict in group.verdicts]
     steps = None
     if any(x.unit == "step" for x in recipe.reward.functions.values()):

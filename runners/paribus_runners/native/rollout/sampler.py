@@ -102,10 +102,13 @@ class Finished(NamedTuple):
     Attributes:
         prompts: indices of their prompts.
         responses: ``copies`` responses to each of these prompts, group after group.
+        may_leave: whether a caller may leave the sampling now. Elsewhere it would depend on the memory of the device
+            which groups have ended, and so would all that counts them.
     """
 
     prompts: Sequence[int]
     responses: Responses
+    may_leave: bool = True
 
 
 class Sampler(Protocol):
@@ -125,8 +128,8 @@ class Sampler(Protocol):
     def sample(self, requests: Requests) -> Iterator[Finished]:
         """Yield each group once, in any order, as soon as all of its responses have ended; now and then perhaps none.
 
-        A caller that has enough closes the iterator, and what is left is not sampled. Which groups end together may
-        depend on the device; what a response is may not.
+        A caller that has enough closes the iterator where it may leave, and what is left is not sampled. Which groups
+        end together may depend on the device; what a response is may not.
         """
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> Mapping[str, float]:

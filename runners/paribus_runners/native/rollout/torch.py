@@ -18,6 +18,7 @@ from torch import Tensor
 from paribus_runners.native.attention import KeyCache, pack
 from paribus_runners.native.experts import Choice, Recorder
 from paribus_runners.native.head import Head
+from paribus_runners.native.limits import USUAL
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Given, Responses
 from paribus_runners.native.rollout.decoder import Decoder
@@ -28,8 +29,6 @@ EVICT = 0.05
 """Finished responses are dropped when they make up this share of the batch: at most as many others move then."""
 LOOKS = {"cpu": 1, "cuda": 16}
 """Passes until the sampler looks which responses have ended: on a GPU a look waits for all that is computed there."""
-ROWS = {"cpu": 512, "cuda": 1024}
-"""Responses that all processes together sample at once, by device: bounds the memory of the cache."""
 _NONE = Responses(
     ids=torch.empty(0, dtype=torch.long),
     logp=torch.empty(0),
@@ -60,17 +59,17 @@ class TorchSampler:
         """Yield as many groups at a time as are sampled at once, in the order of their prompts.
 
         Which ones go together follows from their places among all prompts, so that several processes, each with its
-        share, have ended the same ones after each time as one process; of some a share may hold none.
+        share, have ended the same ones after each time as one process; of some a share may hold none. A caller may
+        leave where the usual number has ended, however many there is memory for.
 
         Each token is the inverse of the cumulative distribution at one uniform number, so what a response becomes
         depends on its own numbers only, not on the batch around it.
         """
-        size = max(1, ROWS[self.policy.device.type] // requests.copies)
         numbers, places, end = _numbers(requests), requests.among_all, 0
-        for before in range(0, places[-1] + 1 if places else 0, size):
-            begin, end = end, bisect_left(places, before + size)
+        for after, may_leave in self._cuts(requests.copies, places[-1] + 1 if places else 0):
+            begin, end = end, bisect_left(places, after)
             if begin == end:
-                yield Finished((), _NONE)
+                yield Finished((), _NONE, may_leave)
                 continue
             prompts = requests.prompts[begin:end]
             table = torch.stack([next(numbers) for _ in range(len(prompts) * requests.copies)]).to(self.policy.device)
@@ -79,7 +78,16 @@ class TorchSampler:
                     responses = _sample(self.policy, prompts, requests, table, self.check)
                 else:
                     responses = _sample_turns(self.policy, requests, begin, prompts, table, self.check)
-            yield Finished(range(begin, end), responses)
+            yield Finished(range(begin, end), responses, may_leave)
+
+    def _cuts(self, copies: int, end: int) -> Iterator[tuple[int, bool]]:
+        """Yield the places up to which groups are sampled together, and whether a caller may leave there."""
+        usual, now = USUAL[self.policy.device.type], self.policy.at_once
+        whole, size = (max(1, each.responses_at_a_time // copies) for each in (usual, now))
+        for first in range(0, end, whole):
+            for before in range(first, min(first + whole, end), size):
+                after = min(before + size, first + whole)
+                yield after, after == first + whole
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, float]:
         """Do nothing: the weights are those of the policy."""
