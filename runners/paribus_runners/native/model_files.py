@@ -228,10 +228,13 @@ def _fitting(phases: Phases, evaluate: Evaluate) -> str:
     for size in GPUS:
         found = phases.fitting(evaluate, usable(size * 10**9))
         name, peak = found.largest(evaluate)
-        if peak <= usable(size * 10**9):
-            fits.append(f"with {size} GB of GPU memory{each}: {found.about()}")
-        else:
+        if peak > usable(size * 10**9):
             short = f"with {size} GB{each}: not enough ({name} {in_words(peak)}, and a tenth must stay free)"
+            continue
+        as_usual = found.at_once == phases.at_once
+        fits.append(f"with {size} GB of GPU memory{each}{' or more' if as_usual else ''}: {found.about()}")
+        if as_usual:
+            break
     return "; ".join([*fits, *([short] if short else [])])
 
 

@@ -261,8 +261,8 @@ def test_a_plan_prints_a_line_with_all_phases():
     )
     assert files.phases(half, Evaluate(), 256)[1] == (
         "one process with 80 GB of GPU memory: 512 responses at a time, 32,768 tokens a pass; with 141 GB of GPU "
-        "memory: 1,024 responses at a time, 32,768 tokens a pass; with 48 GB: not enough (update 47.9 GB, and a tenth "
-        "must stay free)"
+        "memory or more: 1,024 responses at a time, 32,768 tokens a pass; with 48 GB: not enough (update 47.9 GB, "
+        "and a tenth must stay free)"
     )
     assert line.startswith("peak memory of one process, computed for responses at their limit: on a GPU rollout ")
     for part in ("old pass", "update", "evaluation", "on CPU cores"):
