@@ -35,7 +35,7 @@ LAYERS = ("self_attn.o_proj", "mlp.down_proj")
 
 
 def configuration(size: str) -> dict[str, Any]:
-    """Return the configuration of a size: ``0.5b``, ``1.5b``, ``7b`` or ``tiny``."""
+    """Return the configuration of a size: ``0.5b``, ``1.5b``, ``7b``, ``small`` or ``tiny``."""
     found: dict[str, Any] = json.loads((CONFIGURATIONS / f"{size}.json").read_text())
     return found
 

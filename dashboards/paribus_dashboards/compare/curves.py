@@ -11,11 +11,11 @@ from paribus.health.window import window_size
 from paribus.recipe.recipe import flatten
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import MIN_SEEDS, contrast
-from paribus.report.analysis.measures import GENERATED, Measure, device_seconds, score_measure
+from paribus.report.analysis.measures import Measure, device_seconds, score_measure
 from paribus.report.figures.curves import SINGLE_RUNS, Grid, Points, arm_line, device_time, settled
 from paribus.report.inputs import RunData
 from paribus.report.model import Cell, Forest, Interval, Line, Panel, ReportModel, kept
-from paribus.run_folder.metrics import find_metric
+from paribus.run_folder.metrics import GENERATED, find_metric
 from paribus.study.designs import value_label
 from paribus.study.plan import Arm, Plan
 from paribus_dashboards.arm_chart import arms_figure, is_share, within_shares

@@ -11,12 +11,10 @@ from paribus.errors import RunFolderError
 from paribus.health.finding import Status, plain, read_health, worst
 from paribus.health.liveness import nan
 from paribus.run_folder.folder import RunFolder, Tail
+from paribus.run_folder.metrics import GENERATED, SAMPLED
 from paribus.store.models import RunRecord, StudyRecord
 from paribus.store.reader import Reader
 from paribus.store.states import LIVE, TERMINAL, RunState
-
-_SPENT = ("budget/gen_tokens", "budget/prompts_sampled")
-"""Metrics of what a run's budgets of tokens and of prompts count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +127,7 @@ class Follower:
     def _is_whole(self, run: RunRecord, followed: _Followed) -> bool:
         plan = self._study.plan
         score = followed.newest.get(plan.evaluate.primary_metric, inf)
-        spent = (v if isfinite(v := followed.values.get(metric, 0.0)) else None for metric in _SPENT)
+        spent = (v if isfinite(v := followed.values.get(metric, 0.0)) else None for metric in (GENERATED, SAMPLED))
         return isfinite(score) and plan.has_all_steps(run.arm, followed.step, *spent)
 
     def view(self, now: float) -> StudyView:

@@ -10,12 +10,13 @@ from typing import Any
 from paribus.errors import RunFolderError
 from paribus.health.finding import read_health
 from paribus.recipe.recipe import flatten
-from paribus.report.analysis.measures import GENERATED, SAMPLED, last_value, score_steps
+from paribus.report.analysis.measures import last_value, score_steps
 from paribus.report.declared import read_declared
 from paribus.report.inputs import External, Outcome, RunData, StudyData
 from paribus.report.samples import samples_of
 from paribus.run_folder.attempt_files import read_environment
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, Evaluation, MetricLine, RunFolder, read_evaluation
+from paribus.run_folder.metrics import GENERATED, SAMPLED
 from paribus.run_folder.series_file import RunSeries
 from paribus.store.models import AttemptRecord, ResultRecord, RunRecord, StudyRecord
 from paribus.store.reader import Reader

@@ -14,8 +14,6 @@ from paribus.report.analysis.effects import Single, effect_measures, effects, si
 from paribus.report.analysis.lost_runs import fragile, untrained
 from paribus.report.analysis.measures import (
     FAILED_REWARDS,
-    GENERATED,
-    SAMPLED,
     Measure,
     failed_rewards,
     last_value,
@@ -40,6 +38,7 @@ from paribus.report.tables.cells import (
 )
 from paribus.report.tables.health import health_words
 from paribus.report.tables.search import search_words
+from paribus.run_folder.metrics import GENERATED, SAMPLED
 from paribus.stats.intervals import mean_interval
 from paribus.stats.multiple_testing import ALPHA, at_look
 from paribus.study.plan import Row

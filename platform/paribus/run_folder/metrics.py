@@ -21,6 +21,9 @@ the trainer, ``proxy`` a quantity close to the definition, good enough to watch 
 
 SOURCES: tuple[Source, ...] = get_args(Source)
 
+GENERATED, TRAINED, SAMPLED = "budget/gen_tokens", "budget/trained_tokens", "budget/prompts_sampled"
+"""What a run has spent since its start: tokens generated and trained on, and prompts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
@@ -213,11 +216,11 @@ STEP_METRICS: tuple[Metric, ...] = (
     _metric("sampling/waste_frac", "thrown away", "fraction", "lower",
             "1 - tokens of responses trained on / generated tokens, in the step; a response with advantage "
             "zero counts as trained on unless a filter removed it; below 0 where groups were carried over"),
-    _metric("budget/gen_tokens", "tokens generated", "tokens", "lower",
+    _metric(GENERATED, "tokens generated", "tokens", "lower",
             "tokens generated for training since the start"),
-    _metric("budget/trained_tokens", "tokens trained on", "tokens", "lower",
+    _metric(TRAINED, "tokens trained on", "tokens", "lower",
             "tokens that entered the loss since the start, each rollout counted once"),
-    _metric("budget/prompts_sampled", "prompts sampled", "prompts", "lower",
+    _metric(SAMPLED, "prompts sampled", "prompts", "lower",
             "prompts sampled since the start"),
     _metric("budget/optimizer_steps", "updates", "updates", "lower",
             "optimizer updates since the start"),

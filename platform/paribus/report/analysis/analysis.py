@@ -12,7 +12,6 @@ from paribus.evaluate import HELDOUT
 from paribus.report.analysis.effect import MIN_SEEDS, Effect, Values, common_seeds, contrast, corrected
 from paribus.report.analysis.levels import Levels, levels_of
 from paribus.report.analysis.measures import (
-    GENERATED,
     Measure,
     cost_measures,
     counts_of,
@@ -27,6 +26,7 @@ from paribus.report.analysis.measures import (
 )
 from paribus.report.analysis.names import arm_names
 from paribus.report.inputs import RunData, StudyData
+from paribus.run_folder.metrics import GENERATED
 from paribus.stats.intervals import Estimate, Noise, difference_interval, mean_interval, weighted_sum
 from paribus.stats.multiple_testing import Correction, adjusted, at_look, holm, shares
 from paribus.stats.pairing import least_correlation, pooled_correlation

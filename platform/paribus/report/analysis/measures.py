@@ -11,7 +11,7 @@ from paribus.contract import Evaluate
 from paribus.evaluate import HELDOUT
 from paribus.report.inputs import RunData
 from paribus.run_folder.folder import Evaluation
-from paribus.run_folder.metrics import Better, find_metric
+from paribus.run_folder.metrics import GENERATED, TRAINED, Better, find_metric
 from paribus.stats.evals import accuracy_standard_error, pass_at_k
 
 LATE = 0.25
@@ -25,9 +25,6 @@ LATE_NOTE = (
 
 
 Rule = Literal["score", "start", "late", "last", "sum", "waste", "gain_per_token"]
-
-
-GENERATED, TRAINED, SAMPLED = "budget/gen_tokens", "budget/trained_tokens", "budget/prompts_sampled"
 
 
 @dataclass(frozen=True, kw_only=True)

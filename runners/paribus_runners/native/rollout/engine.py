@@ -12,7 +12,7 @@ from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.native.world import World
 from paribus_runners.tasks import Task
 
-PROMPTS, COPIES, ROOM = 8, 4, 8
+PROMPTS, COPIES, ROOM = 4, 4, 8
 """What is sampled to prove that the sampler has the weights: prompts, responses to each, tokens of a response."""
 
 
