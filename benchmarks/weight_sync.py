@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,6 @@ def main() -> None:
     seconds = " | ".join(f"{found[key]:.2f}" for key in ("sampling", "update", "sync", "step"))
     name = "vLLM" if vllm else "one of two processes"
     print(f"| {name} | {seconds} | {found['sync'] / found['step']:.2%} |")
-    sys.exit(found["sync"] > found["step"])
 
 
 if __name__ == "__main__":

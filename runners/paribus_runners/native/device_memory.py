@@ -55,11 +55,12 @@ def limits_of(
     """
     recipe, room = job.recipe, room_on(policy.device, job.gpus)
     model = Architecture.of(policy.model.config.to_dict())
-    found = None
+    found, own = None, None if reference is None else sum(p.nbytes for p in reference.model.parameters())
+    other = next((size for size in world.gather_all(own) if size is not None), None)  # who only trains has none
     if room is not None and model is not None:
         answers = recipe.turns.room if isinstance(recipe.turns, FunctionTurns) else 0
         prompt = _longest(policy, _prompts(job, tasks)) + answers
-        held, device = _held(recipe, policy, reference, world), cast("Device", policy.device.type)
+        held, device = _held(recipe, policy, other, world), cast("Device", policy.device.type)
         phases = Phases(model=model, held=held, recipe=recipe, prompt=prompt, device=device)
         found = phases.fitting(job.evaluate, room)
     every = [each for each in world.gather_all(None if found is None else found.at_once) if each is not None]
@@ -80,11 +81,11 @@ def _say(phases: Phases, evaluate: Evaluate, room: int) -> None:
     if phases.limits != USUAL[phases.device]:
         log.info("%s of GPU memory may be used: %s", in_words(room), phases.about())
     if peak > room:
-        log.warning("%s may find no memory: by `paribus plan` it takes %s, and %s may be used",
+        log.warning("%s may find no memory: it is computed to take %s, and %s may be used",
                     name, in_words(peak), in_words(room))  # fmt: skip
 
 
-def _held(recipe: Recipe, policy: Policy, reference: Policy | None, world: World) -> Held:
+def _held(recipe: Recipe, policy: Policy, other: int | None, world: World) -> Held:
     """Return what one of the processes that train holds."""
     numbers, trained = (sum(p.numel() for p in each) for each in (policy.model.parameters(), policy.trained))
     adapters = recipe.model.lora is not None
@@ -95,7 +96,7 @@ def _held(recipe: Recipe, policy: Policy, reference: Policy | None, world: World
         frozen=frozen,
         inside=not adapters and trained < numbers,
         processes=world.everyone - recipe.compute.sampling_processes,
-        other=None if reference is None else sum(p.numel() * p.element_size() for p in reference.model.parameters()),
+        other=other,
     )
 
 

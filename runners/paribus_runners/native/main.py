@@ -155,7 +155,9 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
             policy = replace(policy, limits=limits)
             reference = None if reference is None else replace(reference, limits=limits)
             if world.writes:
-                write_json(folder.environment, about | asdict(limits))
+                sampled = {} if job.recipe.rollout.engine == "torch" else {"responses_at_a_time"}  # vLLM has its own
+                at_once = {name: value for name, value in asdict(limits).items() if name not in sampled}
+                write_json(folder.environment, about | at_once)
         learner = Learner.of(job.recipe, policy, world, reference)
         trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
         found = world.gather_all(resume.find(folder, job) if world.writes else None)[0]

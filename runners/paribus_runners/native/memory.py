@@ -118,8 +118,8 @@ class Phases:
     def fitting(self, evaluate: Evaluate, room: int) -> Phases:
         """Return the arithmetic at the largest limits with which each phase fits into ``room`` bytes.
 
-        They are the usual ones, each halved until the phases that it bounds fit. A phase that never fits has the
-        largest limit below which it takes no less.
+        They are the usual ones, each halved until the phases that it bounds fit. A phase that does not fit at the least
+        limit takes no more than it does there.
         """
         usual = self.at_once
 
@@ -170,7 +170,8 @@ class Phases:
     def _bounded_by_tokens(self) -> tuple[int, int, int]:
         """Return the peaks of old pass and update, and of a pass of a reference that comes from host memory."""
         groups, whole, reference = self.recipe.schedule.prompts_per_step, self._whole, self.held.reference(self.recipe)
-        scored = groups * getattr(self.recipe.filter, "max_generation_batches", 1)
+        level = self.recipe.filter
+        scored = groups * getattr(level, "max_generation_batches", 1) + getattr(level, "max_surplus", 0)
         charging = self.scoring(self._tokens_scored(groups, self._samplers)) if reference else 0
         return (
             whole + self.scoring(self._tokens_scored(scored, self.held.processes)),
@@ -320,15 +321,16 @@ class Phases:
         return max(1, CHUNK // self.model.vocabulary)
 
     def _tokens_scored(self, groups: int, processes: int) -> int:
-        """Return the tokens of the largest pass over the responses to so many prompts, dealt out by prompts."""
-        return min(ceil(groups / processes) * self._group, self._most())
+        """Return the most tokens of a pass over the responses to so many prompts, which are dealt out by prompts."""
+        uneven = self._group if processes > 1 else 0
+        return min(groups * self._group, ceil(groups / processes) * self._group + uneven, self._most())
 
     def _tokens_updated(self) -> int:
-        """Return the tokens of the largest pass of an update, whose responses are dealt out one by one."""
+        """Return the most tokens of a pass of an update, whose responses, or pairs of them, are dealt out."""
         schedule, processes = self.recipe.schedule, self.held.processes
         chosen = 2 if self.recipe.loss.kind == "pair_dpo" else schedule.group_size  # the best and the worst
         whole = ceil(schedule.prompts_per_step / schedule.minibatches) * self._read(chosen)
-        share = ceil(whole / processes) + (self._longest if processes > 1 else 0)
+        share = ceil(whole / processes) + (self._least + self.prompt if processes > 1 else 0)
         return min(whole, share, self._most())
 
     def _most(self) -> int:
@@ -351,7 +353,7 @@ class Phases:
 
 
 def _fitting(usual: int, least: int, room: int, peaks: Callable[[int], tuple[int, ...]]) -> int:
-    """Return the largest limit at which peaks are in ``room``, or as low as they get.
+    """Return the largest limit at which each peak is in ``room``, or no higher than at the least limit.
 
     Args:
         usual: the largest of all; others are halves of it.

@@ -160,7 +160,8 @@ class ModelFiles:
         rest += f" ({samplers} of them have rollout and evaluation, the others the rest)" if samplers else ""
         lines = [f"peak memory of {one}, computed for responses at their limit: {'; '.join(shown)}{rest}"]
         if processes is None:  # else the run is for CPUs
-            lines.append(f"{'one process' if count == 1 else f'{count} processes'} {_fitting(every['cuda'], evaluate)}")
+            who, each = ("one process", "") if count == 1 else (f"{count} processes", " each")
+            lines.append(f"{who} {_fitting(every['cuda'], evaluate, each)}")
         return lines
 
     @property
@@ -222,9 +223,9 @@ class ModelFiles:
         return " or ".join(f"`{word}`" for word in self.tokenizer.convert_ids_to_tokens(list(tokens)))
 
 
-def _fitting(phases: Phases, evaluate: Evaluate) -> str:
+def _fitting(phases: Phases, evaluate: Evaluate, each: str) -> str:
     """Return what a process computes at once with the memory of some GPUs, and which of them has not enough."""
-    fits, short, each = list[str](), "", "" if phases.held.processes == 1 else " each"
+    fits, short = list[str](), ""
     for size in GPUS:
         found = phases.fitting(evaluate, usable(size * 10**9))
         name, peak = found.largest(evaluate)

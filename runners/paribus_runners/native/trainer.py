@@ -200,6 +200,8 @@ class Trainer:
         learner.sync(recipe, step)
         updated = time.perf_counter()
         synced = {} if self._world.divided else self._load()
+        if not self._world.divided and recipe.rollout.engine != "torch":
+            synced[SYNC] = time.perf_counter() - updated
         self._keep(samples.of_step(recipe, learner.policy, experience, step))
         spent = progress.spent.after(recipe, experience, done)
         values = (
@@ -285,11 +287,8 @@ class Trainer:
     def _load(self) -> dict[str, float]:
         """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""
         self._world.phases.enter("sync")
-        start = time.perf_counter()
         found = dict(self._sampler.load(lora.merged(self._learner.policy.model))) if self._world.samples else {}
-        if self._world.divided:
-            return self._from_both(found)[1]
-        return found | ({} if self._recipe.rollout.engine == "torch" else {SYNC: time.perf_counter() - start})
+        return self._from_both(found)[1] if self._world.divided else found
 
     def _evaluated(self, progress: Progress, values: dict[str, float]) -> dict[str, float]:
         """Evaluate the sets that are due, write their records, and add the metrics to ``values``."""

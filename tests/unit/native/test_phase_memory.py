@@ -292,6 +292,8 @@ def test_a_plan_says_what_each_of_several_processes_holds():
     assert fitting.startswith("8 processes with 141 GB of GPU memory each: 1,024 responses at a time, ")
     assert "; with 80 GB each: not enough (update " in fitting
     assert len(files.phases(shared, Evaluate(), 256, 4)) == 1  # those are processes on CPUs
+    apart = Recipe(schedule=BATCH, compute=Compute(sampling_processes=1))
+    assert files.phases(apart, Evaluate(), 256)[1].startswith("2 processes with 141 GB each: not enough (update ")
     assert line.startswith("peak memory of one of 8 processes, computed for")
     half = Model(dtype="bfloat16", trained_dtype="bfloat16")
     away = Recipe(schedule=BATCH, model=half, compute=Compute(offload=("optimizer",)))
@@ -351,10 +353,11 @@ def test_passes_have_whole_groups_where_the_code_deals_out_whole_groups(
     found = replace(phases(Recipe(schedule=schedule)), held=held)
     group = 256 + 2 * 1023
     assert found._group == group
-    assert found._tokens_scored(prompts, processes) == min(32_768, -(-prompts // processes) * group)
+    mine = -(-prompts // processes) * group
+    assert mine <= found._tokens_scored(prompts, processes) <= min(prompts * group, mine + group)
     largest = -(-prompts // minibatches) * group
     assert found._tokens_updated() >= largest / processes
-    assert found._tokens_updated() <= min(largest, largest / processes + 256 + 1024)
+    assert found._tokens_updated() <= min(largest, largest / processes + 2 * 256 + 1024)
 
 
 def test_a_pair_has_two_responses_of_its_group() -> None:
