@@ -32,8 +32,8 @@ class _Silent(TorchSampler):
 
     def sample(self, requests: Requests) -> Iterator[Finished]:
         """Yield what the other one does, without entropies."""
-        for prompts, responses in super().sample(requests):
-            yield Finished(prompts, dataclasses.replace(responses, entropy=None))
+        for finished in super().sample(requests):
+            yield finished._replace(responses=dataclasses.replace(finished.responses, entropy=None))
 
 
 def _wrong(*off: float) -> type[TorchSampler]:
@@ -41,9 +41,10 @@ def _wrong(*off: float) -> type[TorchSampler]:
 
     class Wrong(TorchSampler):
         def sample(self, requests: Requests) -> Iterator[Finished]:
-            for prompts, responses in super().sample(requests):
+            for finished in super().sample(requests):
+                responses = finished.responses
                 shift = torch.tensor(off)[torch.arange(len(responses.ids)) % len(off)]
-                yield Finished(prompts, dataclasses.replace(responses, logp=responses.logp - shift))
+                yield finished._replace(responses=dataclasses.replace(responses, logp=responses.logp - shift))
 
     return Wrong
 
