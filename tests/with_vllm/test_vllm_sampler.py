@@ -139,7 +139,7 @@ def test_a_caller_that_has_enough_leaves_nothing_behind(pair: Pair) -> None:
     requests = _requests(policy)
     whole = complete(sampler, requests)
     stream = sampler.sample(requests)
-    ended, responses = next(stream)
+    ended, responses, _ = next(stream)
     stream.close()  # type: ignore[attr-defined]
     size = requests.copies
     assert [whole.tokens()[i * size + k] for i in ended for k in range(size)] == responses.tokens()
