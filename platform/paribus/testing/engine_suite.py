@@ -167,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
             )
             command = [sys.executable, "-c", f"{hidden} time.sleep(600)"]
             subprocess.Popen(command, start_new_session=True, env={}).wait()
-            _wait_for(Path(arguments[2]))  # who sees the first id reads the second
+            until(lambda: Path(arguments[2]).exists() and Path(arguments[2]).read_text() != "")  # before its own id
             return main(["sleep", arguments[1]])
         case "sleep" | "deaf":
             signal.signal(signal.SIGTERM, _exit if arguments[0] == "sleep" else signal.SIG_IGN)
@@ -175,11 +175,6 @@ def main(arguments: Sequence[str]) -> int:
             for _ in range(6000):
                 time.sleep(0.1)
     return 0
-
-
-def _wait_for(file: Path) -> None:
-    while not (file.exists() and file.read_text()):
-        time.sleep(0.01)
 
 
 def _ray_workers(file: Path) -> list[object]:
